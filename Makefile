@@ -1,0 +1,41 @@
+# The two commands of the README, and what developers type. Every target sets up what it needs.
+.PHONY: demo test build bench lint format asan setup clean
+.DEFAULT_GOAL := build
+
+PYTHON := .venv/bin/python
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+
+setup:
+	@scripts/setup
+
+# One build tree for C++ and Python: CMake builds everything, then pip installs from the same tree.
+build: setup
+	cmake --preset release -DCMAKE_INSTALL_PREFIX=$(CURDIR)/build/prefix >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	cmake --build --preset release
+	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --force-reinstall -C build-dir=build/release .
+
+demo: build
+	$(PYTHON) examples/demo.py
+
+test: build lint asan
+	ctest --preset release
+	$(PYTHON) -m pytest -q
+
+asan: setup
+	cmake --preset asan >build/configure-asan.log 2>&1 || { cat build/configure-asan.log; exit 1; }
+	cmake --build --preset asan
+	ctest --preset asan
+
+bench: build
+	$(PYTHON) -m bench.run
+
+lint: setup
+	@scripts/lint
+
+format: setup
+	clang-format -i $$(scripts/sources)
+	.venv/bin/ruff format python tests bench examples
+	.venv/bin/ruff check --fix python tests bench examples
+
+clean:
+	rm -rf build

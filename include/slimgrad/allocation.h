@@ -1,0 +1,52 @@
+// How to spread a sparsity over layers: sum n_i S_i = S sum n_i, every S_i between the zeros that
+// the layer already has and a cap. Uniform sparsity is far from the best when layers differ in
+// spread. Pure functions.
+#ifndef SLIMGRAD_ALLOCATION_H_
+#define SLIMGRAD_ALLOCATION_H_
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <slimgrad/pruning.h>
+#include <slimgrad/tensor_stats.h>
+
+namespace slimgrad {
+
+enum class AllocationObjective {
+  kMinCosine,   // the worst cosine similarity as large as possible: one error for all (default)
+  kMeanCosine,  // the mean cosine, weighted by size, as large as possible
+  kMeanError,   // the mean normalised error as small as possible: alpha_i proportional to RMS_i
+  kTotalError,  // the total squared error as small as possible: one alpha for all
+  kUniform,     // the same sparsity for all
+};
+
+std::string_view objective_name(AllocationObjective objective);  // "min_cosine", ...
+AllocationObjective parse_allocation_objective(std::string_view name);
+
+// The paper's own scheme: this layer's cosine similarity is given, the others share what remains.
+struct CosineTarget {
+  std::size_t layer = 0;
+  double cosine = 1;
+};
+
+struct LayerAllocation {
+  double sparsity = 0;
+  double threshold = 0;
+  double cosine = 1;
+  bool at_cap = false;
+};
+
+inline constexpr double kDefaultSparsityCap = 0.98;
+
+// Every layer is described by its law under `method` (kEmpirical, kLognormal, kGennorm or kNormal).
+// Throws InvalidArgument if the sparsity cannot be reached, and says what the least and the
+// greatest reachable ones are.
+std::vector<LayerAllocation> allocate(std::span<const TensorStats> layers, double sparsity,
+                                      AllocationObjective objective, ThresholdMethod method,
+                                      double cap = kDefaultSparsityCap,
+                                      std::span<const CosineTarget> targets = {});
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_ALLOCATION_H_

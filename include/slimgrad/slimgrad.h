@@ -1,0 +1,17 @@
+// All of slimgrad that needs no torch. For tensors include <slimgrad/torch.h> as well.
+#ifndef SLIMGRAD_SLIMGRAD_H_
+#define SLIMGRAD_SLIMGRAD_H_
+
+#include <slimgrad/allocation.h>
+#include <slimgrad/distribution.h>
+#include <slimgrad/error.h>
+#include <slimgrad/fit.h>
+#include <slimgrad/float_format.h>
+#include <slimgrad/format_choice.h>
+#include <slimgrad/measure.h>
+#include <slimgrad/pruning.h>
+#include <slimgrad/steps.h>
+#include <slimgrad/tensor_stats.h>
+#include <slimgrad/version.h>
+
+#endif  // SLIMGRAD_SLIMGRAD_H_

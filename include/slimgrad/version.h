@@ -1,0 +1,7 @@
+// slimgrad's version. CMake and the Python package read it from this file.
+#ifndef SLIMGRAD_VERSION_H_
+#define SLIMGRAD_VERSION_H_
+
+#define SLIMGRAD_VERSION "0.1.0"
+
+#endif  // SLIMGRAD_VERSION_H_
