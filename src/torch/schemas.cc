@@ -1,5 +1,5 @@
-// Every op of slimgrad, its arguments and what it returns, in one place. Kernels are registered next
-// to their code.
+// Every op of slimgrad, its arguments and what it returns, in one place. Kernels are registered
+// next to their code.
 #include <torch/library.h>
 
 TORCH_LIBRARY(slimgrad, m) {
