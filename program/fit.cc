@@ -106,7 +106,24 @@ Action declare(CLI::App& app) {
   return [options] { return report_files(*options); };
 }
 
-constexpr char kExample[] = "";
+constexpr char kExample[] = R"(Zeros, NaN and Inf are left out; the least KS distance is best. Distances are of the
+signed values for symmetric families, of |x| for lognormal and loglaplace. float64 is
+fitted as it is. Large files take 16 bytes a value and some microseconds.
+
+Example:
+  $ python -c "import numpy; x = -numpy.log(numpy.arange(1, 1000) / 1000); numpy.save('g.npy', numpy.r_[x, -x])"
+  $ slimgrad fit g.npy
+  g.npy: float64, 1998
+
+  family              KS  Wasserstein-1  Wasserstein-2        parameters
+  ----------  ----------  -------------  -------------  ----  ----------------------------------------
+  lognormal    0.0702253       0.379187        1.81686        log_mean -0.5745, log_std 1.2685
+  normal        0.121347       0.197604       0.254535        scale 1.40121
+  laplace      0.0016733      0.0045857      0.0466322  best  scale 0.996624
+  cauchy       0.0874436            inf            inf        scale 0.647555
+  loglaplace   0.0641695        8.71488            inf        log_median -0.366513, log_scale 0.963552
+  uniform       0.576312        2.45726        2.74848        scale 6.90776
+  gennorm     0.00171535     0.00452263      0.0427279        shape 1.01527, scale 1.01807)";
 
 const bool registered =
     register_subcommand({"fit", "Which distribution describes tensors best", kExample, declare});

@@ -169,7 +169,17 @@ Action declare(CLI::App& app) {
   };
 }
 
-constexpr char kExample[] = "";
+constexpr char kExample[] = R"(Example:
+  $ slimgrad formats --bits 6 --log2-std 3:5.5
+  6 bits, log2_std 3 to 5.5 (evaluated at 4.675)
+
+  format  relative error
+  ------  --------------  ----
+  1-1-4         0.814437
+  1-2-3         0.668181
+  1-3-2         0.425328
+  1-4-1         0.176575
+  1-5-0         0.170683  best)";
 
 const bool registered = register_subcommand(
     {"formats", "The best low-bit float for a spread of magnitudes", kExample, declare});

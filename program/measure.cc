@@ -66,7 +66,7 @@ Json stats_json(const TensorStats& stats) {
   return {{"count", stats.count},
           {"zeros", stats.zeros},
           {"nonfinite", stats.nonfinite},
-          {"zero_fraction", stats.zero_fraction()},
+          {"zero_fraction", stats.zero_fraction},
           {"log_mean", stats.log_mean},
           {"log_std", stats.log_std},
           {"log2_mean", stats.log_mean / std::numbers::ln2},
@@ -109,7 +109,32 @@ Action declare(CLI::App& app) {
   return [options] { return report_files(*options); };
 }
 
-constexpr char kExample[] = "";
+constexpr char kExample[] = R"(A float64 file is measured as float32: magnitudes outside float32's range become
+zero or infinite, and the report says how many.
+
+Example:
+  $ python -c "import numpy; numpy.save('g.npy', numpy.float32([0, 1, -2, 4, 8]))"
+  $ slimgrad measure g.npy
+  g.npy: float32, 5
+
+  count                 5
+  zeros                 1
+  nonfinite             0
+  zero_fraction       0.2
+  log_mean        1.03972
+  log_std        0.774962
+  log2_mean           1.5
+  log2_std        1.11803
+  max_abs               8
+  mean_abs              3
+  mean_square          17
+
+  log2|x| from  to   share
+  ------------  --  ------  --------------------------------------------------
+             0   1  25.0 %  ##################################################
+             1   2  25.0 %  ##################################################
+             2   3  25.0 %  ##################################################
+             3   4  25.0 %  ##################################################)";
 
 const bool registered =
     register_subcommand({"measure", "Statistics of tensors", kExample, declare});

@@ -24,14 +24,16 @@ class LiteralReader {
     if (!take(wanted)) fail(std::string("'") + wanted + "'");
   }
 
-  // 'text' or "text". No name of a plain type contains an escape.
+  // 'text' or "text". No key and no name of a plain type is longer or has anything but printable
+  // ASCII without escapes, so that what is read here can be shown in a one-line error.
   std::string string() {
     skip_space();
     if (rest_.empty() || (rest_.front() != '\'' && rest_.front() != '"')) fail("a string");
     const std::size_t end = rest_.find(rest_.front(), 1);
     if (end == std::string_view::npos) fail("the end of a string");
     const std::string_view text = rest_.substr(1, end - 1);
-    if (text.find('\\') != std::string_view::npos) fail("a string without escapes");
+    const auto plain = [](char c) { return c >= ' ' && c <= '~' && c != '\\'; };
+    if (text.size() > 32 || !std::ranges::all_of(text, plain)) fail("a short plain string");
     rest_.remove_prefix(end + 1);
     return std::string(text);
   }

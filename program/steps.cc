@@ -75,7 +75,18 @@ Action declare(CLI::App& app) {
   };
 }
 
-constexpr char kExample[] = "";
+constexpr char kExample[] = R"(Example:
+  $ slimgrad steps silu --bits 2
+  The derivative of silu with 2 bits, uniform weight on [-10, 10]
+
+  code      from x >            to       level
+  ----  ------------  ------------  ----------
+     0           -10     -0.789277  -0.0267141
+     1     -0.789277  -9.69373e-16    0.312324
+     2  -9.69373e-16      0.789277    0.687676
+     3      0.789277            10     1.02671
+
+  squared error 0.0478495)";
 
 const bool registered = register_subcommand(
     {"steps", "The best step function for an activation's derivative", kExample, declare});

@@ -50,11 +50,9 @@ void check_usable(const std::string& path, std::span<const double> values) {
 std::string MeasuredFile::note() const {
   std::string text;
   if (underflowed > 0)
-    text += "Note: " + std::to_string(underflowed) +
-            " values are too small for float32 and were measured as zero.\n";
+    text += "Too small for float32, measured as zero: " + std::to_string(underflowed) + '\n';
   if (overflowed > 0)
-    text += "Note: " + std::to_string(overflowed) +
-            " values are too large for float32 and were measured as infinite.\n";
+    text += "Too large for float32, measured as infinite: " + std::to_string(overflowed) + '\n';
   return text;
 }
 

@@ -116,7 +116,7 @@ Report report_files(const Options& options) {
   report.json = {{"wanted_sparsity", options.sparsity}, {"files", Json::array()}};
   for (const NpyFile& file : open_tensor_files(options.files)) {
     const MeasuredFile measured = measure_file(file);
-    const double zero_fraction = measured.stats.zero_fraction();
+    const double zero_fraction = measured.stats.zero_fraction;
     Json entry = describe(file);
     entry["zero_fraction"] = zero_fraction;
     entry["overflowed"] = measured.overflowed;
@@ -154,7 +154,15 @@ Action declare(CLI::App& app) {
   };
 }
 
-constexpr char kExample[] = "";
+constexpr char kExample[] =
+    R"(With a file every method is shown beside what its threshold does to that tensor (real
+sparsity, real cosine): slimgrad threshold grad.npy --sparsity 0.85
+
+Example:
+  $ slimgrad threshold --log-mean -12 --log-std 2.5 --sparsity 0.9
+  method      threshold  sparsity  at +-threshold  survivors    cosine
+  ---------  ----------  --------  --------------  ---------  --------
+  lognormal  0.00052783       0.9       0.0625687  0.0374313  0.999462)";
 
 const bool registered = register_subcommand(
     {"threshold", "The pruning threshold for a wanted sparsity", kExample, declare});
