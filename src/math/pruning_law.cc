@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "math/gennorm.h"
+#include "math/gennorm_fit.h"
 
 namespace slimgrad {
 namespace {

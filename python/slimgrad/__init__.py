@@ -1,0 +1,38 @@
+"""slimgrad: gradient compression for neural-network training."""
+
+from importlib.metadata import version as _version
+
+from .distributions import FAMILIES, Distribution, fit
+from .formats import FloatFormat, best_format, gradient_scale, relative_error
+from .pruning import (
+    Allocation,
+    SparsityWarning,
+    allocate,
+    expected_cosine,
+    expected_sparsity,
+    threshold,
+)
+from .stats import TensorStats, measure
+from .step_tables import StepTable, steps
+
+__version__ = _version("slimgrad")
+
+__all__ = [
+    "FAMILIES",
+    "Allocation",
+    "Distribution",
+    "FloatFormat",
+    "SparsityWarning",
+    "StepTable",
+    "TensorStats",
+    "allocate",
+    "best_format",
+    "expected_cosine",
+    "expected_sparsity",
+    "fit",
+    "gradient_scale",
+    "measure",
+    "relative_error",
+    "steps",
+    "threshold",
+]

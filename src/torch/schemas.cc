@@ -1,0 +1,37 @@
+// Every op of slimgrad, its arguments and what it returns, in one place. Kernels are registered
+// next to their code.
+#include <torch/library.h>
+
+TORCH_LIBRARY(slimgrad, m) {
+  // Statistics: a float64 tensor laid out as torch/stats_tensor.h says.
+  m.def("measure(Tensor x) -> Tensor");
+  m.def("lognormal_stats(float log_mean, float log_std, float zero_fraction, int count) -> Tensor");
+
+  // Distributions, by family name and parameters.
+  m.def("fit(Tensor x, str family) -> Tensor");
+  m.def("density(Tensor x, str family, float[] params) -> Tensor");
+  m.def("cdf(Tensor x, str family, float[] params) -> Tensor");
+  m.def("quantile(Tensor x, str family, float[] params) -> Tensor");
+  m.def("ks_distance(Tensor x, str family, float[] params) -> Tensor");
+  m.def("wasserstein_distance(Tensor x, str family, float[] params, int order) -> Tensor");
+
+  // Pruning: threshold gives (threshold, sparsity, at_threshold, survivors, nothing_to_prune).
+  m.def("threshold(Tensor stats, float sparsity, str method) -> Tensor");
+  m.def("expected_sparsity(Tensor stats, float threshold, str method) -> Tensor");
+  m.def("expected_cosine(Tensor stats, float threshold, str method) -> Tensor");
+  m.def(
+      "allocate(Tensor[] layers, float sparsity, str objective, str method, float cap, "
+      "int[] target_layers, float[] target_cosines) -> Tensor");
+
+  // Formats, as exponent and mantissa bits.
+  m.def("format_values(int exponent_bits, int mantissa_bits) -> Tensor");
+  m.def("relative_error(int exponent_bits, int mantissa_bits, float log2_std) -> float");
+  m.def("best_format(int bits, float log2_std_low, float log2_std_high) -> (int, int)");
+  m.def("best_format_of_stats(Tensor stats, int bits) -> Tensor");
+  m.def("gradient_scale(Tensor stats, int exponent_bits, int mantissa_bits, str method) -> Tensor");
+
+  // Step tables: borders, levels, error, even.
+  m.def(
+      "steps(str activation, int bits, float low, float high, str weight) "
+      "-> (Tensor, Tensor, float, bool)");
+}

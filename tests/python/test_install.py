@@ -1,0 +1,46 @@
+"""A tiny CMake project outside the tree finds the installed package, links and runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+PROJECT = Path(__file__).resolve().parents[1] / "install"
+
+
+def run(*command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    build = tmp_path_factory.mktemp("uses_slimgrad")
+    cmake_dir = run(sys.executable, "-m", "slimgrad", "--cmake-dir", cwd="/")
+    run(
+        *("cmake", "-S", str(PROJECT), "-B", str(build), "-G", "Ninja"),
+        f"-Dslimgrad_DIR={cmake_dir}",
+        f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}",
+        "-DCMAKE_BUILD_TYPE=Release",
+    )
+    run("cmake", "--build", str(build))
+    return build
+
+
+def test_the_core_links_and_runs(built):
+    version, sparsity, format = run(str(built / "uses_core")).split()
+    assert version == "0.1.0"
+    assert abs(float(sparsity) - 0.9) < 1e-3
+    assert format == "1-5-2"
+
+
+def test_the_torch_library_links_and_runs(built):
+    assert run(str(built / "uses_torch")) == "1000 1000.0"
+
+
+def test_imports_and_runs_from_anywhere(tmp_path):
+    run(sys.executable, "-c", "import slimgrad; slimgrad.FloatFormat('1-5-2')", cwd=tmp_path)
+    assert "formats" in run(str(Path(sys.executable).parent / "slimgrad"), "--help", cwd=tmp_path)
