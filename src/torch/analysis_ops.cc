@@ -11,7 +11,7 @@
 #include "torch/errors.h"
 #include "torch/stats_tensor.h"
 
-namespace slimgrad {
+namespace slimgrad::torch_ops {
 namespace {
 
 at::TensorOptions float64() { return at::TensorOptions().dtype(at::kDouble); }
@@ -93,7 +93,7 @@ at::Tensor expected_cosine_op(const at::Tensor& stats, double threshold, std::st
 at::Tensor lognormal_stats_op(double log_mean, double log_std, double zero_fraction,
                               std::int64_t count) {
   check(count > 0, "lognormal_stats", "count > 0", count);
-  return tensor_from_stats(
+  return stats_to_tensor(
       lognormal_stats(log_mean, log_std, zero_fraction, static_cast<std::uint64_t>(count)));
 }
 
@@ -237,4 +237,4 @@ TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("gradient_scale", gradient_scale_meta);
 }
 
-}  // namespace slimgrad
+}  // namespace slimgrad::torch_ops
