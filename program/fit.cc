@@ -106,9 +106,10 @@ Action declare(CLI::App& app) {
   return [options] { return report_files(*options); };
 }
 
-constexpr char kExample[] = R"(Zeros, NaN and Inf are left out; the least KS distance is best. Distances are of the
+constexpr char kExample[] =
+    R"help(Zeros, NaN and Inf are left out; the least KS distance is best. Distances are of the
 signed values for symmetric families, of |x| for lognormal and loglaplace. float64 is
-fitted as it is. Large files take 16 bytes a value and some microseconds.
+fitted as it is. Sorting needs 16 bytes of memory a value, beside the values.
 
 Example:
   $ python -c "import numpy; x = -numpy.log(numpy.arange(1, 1000) / 1000); numpy.save('g.npy', numpy.r_[x, -x])"
@@ -123,7 +124,7 @@ Example:
   cauchy       0.0874436            inf            inf        scale 0.647555
   loglaplace   0.0641695        8.71488            inf        log_median -0.366513, log_scale 0.963552
   uniform       0.576312        2.45726        2.74848        scale 6.90776
-  gennorm     0.00171535     0.00452263      0.0427279        shape 1.01527, scale 1.01807)";
+  gennorm     0.00171535     0.00452263      0.0427279        shape 1.01527, scale 1.01807)help";
 
 const bool registered =
     register_subcommand({"fit", "Which distribution describes tensors best", kExample, declare});

@@ -169,7 +169,7 @@ Action declare(CLI::App& app) {
   };
 }
 
-constexpr char kExample[] = R"(Example:
+constexpr char kExample[] = R"help(Example:
   $ slimgrad formats --bits 6 --log2-std 3:5.5
   6 bits, log2_std 3 to 5.5 (evaluated at 4.675)
 
@@ -179,7 +179,7 @@ constexpr char kExample[] = R"(Example:
   1-2-3         0.668181
   1-3-2         0.425328
   1-4-1         0.176575
-  1-5-0         0.170683  best)";
+  1-5-0         0.170683  best)help";
 
 const bool registered = register_subcommand(
     {"formats", "The best low-bit float for a spread of magnitudes", kExample, declare});

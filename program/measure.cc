@@ -109,7 +109,8 @@ Action declare(CLI::App& app) {
   return [options] { return report_files(*options); };
 }
 
-constexpr char kExample[] = R"(A float64 file is measured as float32: magnitudes outside float32's range become
+constexpr char kExample[] =
+    R"help(A float64 file is measured as float32: magnitudes outside float32's range become
 zero or infinite, and the report says how many.
 
 Example:
@@ -134,7 +135,7 @@ Example:
              0   1  25.0 %  ##################################################
              1   2  25.0 %  ##################################################
              2   3  25.0 %  ##################################################
-             3   4  25.0 %  ##################################################)";
+             3   4  25.0 %  ##################################################)help";
 
 const bool registered =
     register_subcommand({"measure", "Statistics of tensors", kExample, declare});

@@ -75,7 +75,7 @@ Action declare(CLI::App& app) {
   };
 }
 
-constexpr char kExample[] = R"(Example:
+constexpr char kExample[] = R"help(Example:
   $ slimgrad steps silu --bits 2
   The derivative of silu with 2 bits, uniform weight on [-10, 10]
 
@@ -86,7 +86,7 @@ constexpr char kExample[] = R"(Example:
      2  -9.69373e-16      0.789277    0.687676
      3      0.789277            10     1.02671
 
-  squared error 0.0478495)";
+  squared error 0.0478495)help";
 
 const bool registered = register_subcommand(
     {"steps", "The best step function for an activation's derivative", kExample, declare});

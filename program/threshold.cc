@@ -155,14 +155,14 @@ Action declare(CLI::App& app) {
 }
 
 constexpr char kExample[] =
-    R"(With a file every method is shown beside what its threshold does to that tensor (real
+    R"help(With a file every method is shown beside what its threshold does to that tensor (real
 sparsity, real cosine): slimgrad threshold grad.npy --sparsity 0.85
 
 Example:
   $ slimgrad threshold --log-mean -12 --log-std 2.5 --sparsity 0.9
   method      threshold  sparsity  at +-threshold  survivors    cosine
   ---------  ----------  --------  --------------  ---------  --------
-  lognormal  0.00052783       0.9       0.0625687  0.0374313  0.999462)";
+  lognormal  0.00052783       0.9       0.0625687  0.0374313  0.999462)help";
 
 const bool registered = register_subcommand(
     {"threshold", "The pruning threshold for a wanted sparsity", kExample, declare});
