@@ -6,9 +6,9 @@
 // TensorStats still sees every value. What sampling costs is derived in src/kernels/histogram.h.
 //
 // Accuracy. Counts and max_abs are exact; mean_abs and mean_square are good to a relative 2e-6 at
-// worst. A logarithm is off by at most 5e-7 + 6e-8 |ln|x||, and so is log_mean; log_std is off by no
-// more than twice that. Float32 and bfloat16 subnormals count at their value even in a thread that
-// flushes subnormals to zero.
+// worst. A logarithm is off by at most 5e-7 + 6e-8 |ln|x||, and so is log_mean; log_std is off by
+// no more than twice that. Float32 and bfloat16 subnormals count at their value even in a thread
+// that flushes subnormals to zero.
 #ifndef SLIMGRAD_MEASURE_H_
 #define SLIMGRAD_MEASURE_H_
 
