@@ -87,4 +87,6 @@ def test_the_check_sees_an_arrow_that_points_up(tmp_path):
     bad.write_text('#include "codecs/measure.h"\n#include <torch/library.h>\n#include <vector>\n')
     assert [target for target, _ in arrows(bad)] == ["codecs", "libtorch", None]
     assert "codecs" not in MAY_INCLUDE["math"]
-    assert not any("libtorch" in allowed for name, allowed in MAY_INCLUDE.items() if name != "torch")
+    assert not any(
+        "libtorch" in allowed for name, allowed in MAY_INCLUDE.items() if name != "torch"
+    )
