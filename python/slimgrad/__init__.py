@@ -12,6 +12,16 @@ from .pruning import (
     expected_sparsity,
     threshold,
 )
+from .quantization import (
+    PackedTensor,
+    pack,
+    prune,
+    prune_,
+    prune_quantize,
+    prune_quantize_,
+    quantize,
+    quantize_,
+)
 from .stats import TensorStats, measure
 from .step_tables import StepTable, steps
 
@@ -22,6 +32,7 @@ __all__ = [
     "Allocation",
     "Distribution",
     "FloatFormat",
+    "PackedTensor",
     "SparsityWarning",
     "StepTable",
     "TensorStats",
@@ -32,6 +43,13 @@ __all__ = [
     "fit",
     "gradient_scale",
     "measure",
+    "pack",
+    "prune",
+    "prune_",
+    "prune_quantize",
+    "prune_quantize_",
+    "quantize",
+    "quantize_",
     "relative_error",
     "steps",
     "threshold",
