@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <slimgrad/gradient_gate.h>
 #include <slimgrad/tensor_stats.h>
 
 namespace slimgrad {

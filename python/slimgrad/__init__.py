@@ -2,8 +2,10 @@
 
 from importlib.metadata import version as _version
 
+from .controller import Controller, compress
 from .distributions import FAMILIES, Distribution, fit
 from .formats import FloatFormat, best_format, gradient_scale, relative_error
+from .gradients import LossScale, Prune, Quantize
 from .pruning import (
     Allocation,
     SparsityWarning,
@@ -30,14 +32,19 @@ __version__ = _version("slimgrad")
 __all__ = [
     "FAMILIES",
     "Allocation",
+    "Controller",
     "Distribution",
     "FloatFormat",
+    "LossScale",
     "PackedTensor",
+    "Prune",
+    "Quantize",
     "SparsityWarning",
     "StepTable",
     "TensorStats",
     "allocate",
     "best_format",
+    "compress",
     "expected_cosine",
     "expected_sparsity",
     "fit",

@@ -19,6 +19,7 @@ _FIELDS = (
     "mean_abs",
     "mean_square",
 )
+STATS_SIZE = len(_FIELDS) + 2048
 _COUNTS = {"count", "zeros", "nonfinite"}
 
 

@@ -68,4 +68,19 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "unpack(Tensor packed, SymInt[] size, int exponent_bits, int mantissa_bits, float scale, "
       "ScalarType dtype) -> Tensor");
+
+  // Neural gradients: the identity forward; backward runs compress_gradient, which reads the
+  // layer's plan, writes plan and stats (torch/plan_tensor.h), and draws with `stream` mixed into
+  // the seed.
+  m.def("gradient_gate(Tensor x, Tensor plan, Tensor stats, int stream) -> Tensor");
+  m.def("compress_gradient(Tensor grad, Tensor(a!) plan, Tensor(b!) stats, int stream) -> Tensor");
+  m.def("compress_gradient_(Tensor(a!) grad, Tensor(b!) plan, Tensor(c!) stats, int stream) -> ()");
+  m.def(
+      "_compress_gradient_aten(Tensor grad, Tensor(a!) plan, Tensor(b!) stats, int stream) "
+      "-> Tensor");  // for any device; tests compare the two
+  // What looks at all layers at once, before a step.
+  m.def(
+      "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, float sparsity, str objective, "
+      "str method, float cap) -> ()");
+  m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 }

@@ -32,7 +32,13 @@ PUBLIC_LAYER = {
     "steps.h": "math",
     "fit.h": "codecs",
     "measure.h": "codecs",
+    "gradient_plan.h": "codecs",
+    "pack.h": "codecs",
+    "prune.h": "codecs",
+    "quantize.h": "codecs",
     "slimgrad.h": "codecs",
+    "gradient_gate.h": "torch",
+    "nn.h": "torch",
     "torch.h": "torch",
 }
 
