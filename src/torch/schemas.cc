@@ -1,5 +1,5 @@
-// Every op of slimgrad, its arguments and what it returns, in one place. Kernels are registered next
-// to their code.
+// Every op of slimgrad, its arguments and what it returns, in one place. Kernels are registered
+// next to their code.
 #include <torch/library.h>
 
 TORCH_LIBRARY(slimgrad, m) {
@@ -34,4 +34,29 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "steps(str activation, int bits, float low, float high, str weight) "
       "-> (Tensor, Tensor, float, bool)");
+
+  m.def(
+      "activation_steps(str activation, str[] names, float[] values, int bits, float low, "
+      "float high, str weight) -> (float[], float[], float, bool)");
+  m.def(
+      "sampled_steps(Tensor slopes, int bits, float low, float high, str weight, bool even) "
+      "-> (float[], float[], float, bool)");
+
+  // Activations that keep codes for backward. Borders and levels are a step table; codes are int32
+  // words laid out as formats/fewbit.h says, in the storage order of a tensor with `strides`.
+  m.def(
+      "fewbit_activation(Tensor x, str name, float[] params, float[] borders, float[] levels, "
+      "bool even) -> Tensor");
+  m.def(
+      "fewbit_activation_(Tensor(a!) x, str name, float[] params, float[] borders, "
+      "float[] levels, bool even) -> Tensor(a!)");
+  m.def(
+      "fewbit_forward(Tensor x, str name, float[] params, float[] borders, bool even) "
+      "-> (Tensor, Tensor)");
+  m.def(
+      "fewbit_forward_(Tensor(a!) x, str name, float[] params, float[] borders, bool even) "
+      "-> Tensor");
+  m.def("stepwise_codes(Tensor x, float[] borders, bool even) -> Tensor");
+  m.def("stepwise_backward(Tensor grad, Tensor codes, float[] levels, SymInt[] strides) -> Tensor");
+  m.def("stepwise_backward_(Tensor(a!) grad, Tensor codes, float[] levels) -> Tensor(a!)");
 }
