@@ -40,7 +40,8 @@ inline TensorStats stats_of(const std::vector<float>& tensor) {
   }
   if (nonzero > 0) {
     stats.log_mean = log_sum / nonzero;
-    stats.log_std = std::sqrt(std::max(0.0, log_square / nonzero - stats.log_mean * stats.log_mean));
+    stats.log_std =
+        std::sqrt(std::max(0.0, log_square / nonzero - stats.log_mean * stats.log_mean));
   }
   return stats;
 }

@@ -8,6 +8,7 @@
 #include <slimgrad/fit.h>
 #include <slimgrad/float_format.h>
 #include <slimgrad/format_choice.h>
+#include <slimgrad/half.h>
 #include <slimgrad/measure.h>
 #include <slimgrad/pruning.h>
 #include <slimgrad/steps.h>

@@ -109,10 +109,11 @@ struct ShapeAndPower {
 };
 
 // Small arrays: Newton on the values. Large ones: Newton on a subsample, then one pass over all
-// values there, whose eight sums carry the equation to the solution. The subsample is off by 0.5 %
-// of the shape (by 4 % at shape 20), at which the Taylor polynomials are exact to the last digit
-// (1e-11); at the limit of what is trusted they leave 1e-8. Should the subsample mislead (values in
-// an order that its stride meets), the next pass starts where the last one ended.
+// values there, whose eight sums carry the equation to the solution. The subsample is off by some
+// 0.5 % of the shape, at which the Taylor polynomials are exact to the last digits, or by 5 % at
+// shape 20, which leaves 1e-8; at the limit of what is trusted, 1e-6, a ten-thousandth of the
+// standard error there. Should the subsample mislead (values in an order that its stride meets),
+// the next pass starts at that limit.
 template <typename T>
 ShapeAndPower gennorm_shape(const Data<T>& data, double start) {
   const auto full = [&](double shape) { return mean_powers(data.values, data.range, shape); };

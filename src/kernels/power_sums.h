@@ -21,7 +21,8 @@ struct MagnitudeRange {
 MagnitudeRange magnitude_range(std::span<const float> values) noexcept;
 MagnitudeRange magnitude_range(std::span<const double> values) noexcept;
 
-// Sums of y and y^2, y = |x| / max. REQUIRES: max is a normal double, no finite |x| above it.
+// Sums of y and y^2, y = |x| / max; where that is denormal, which no quotient of floats is, it has
+// fewer digits. REQUIRES: max is a normal double, no finite |x| above it.
 std::array<double, 2> magnitude_moments(std::span<const float> values, double max) noexcept;
 std::array<double, 2> magnitude_moments(std::span<const double> values, double max) noexcept;
 

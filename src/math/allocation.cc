@@ -1,5 +1,5 @@
-// Every objective comes down to one number that all layers below the cap share (its logarithm is the
-// `level` below). For a Lagrange multiplier the identity dMSE/dS = alpha^2 does the work:
+// Every objective comes down to one number that all layers below the cap share (its logarithm is
+// the `level` below). For a Lagrange multiplier the identity dMSE/dS = alpha^2 does the work:
 //   min_cosine   nmse_i                                    (equal errors)
 //   mean_cosine  alpha_i^2 / E x_i^2 / (1 + nmse_i)^(3/2)  (equal slopes d cos / dS, halved)
 //   mean_error   alpha_i^2 / E x_i^2                       (equal slopes d nmse / dS)
@@ -189,9 +189,9 @@ std::vector<LayerAllocation> allocate(std::span<const TensorStats> layer_stats, 
           target.cosine);
     free[target.layer] = false;
     const double nmse = 1 / (target.cosine * target.cosine) - 1;
-    log_alphas[target.layer] =
-        nmse == 0 ? kNoPruning
-                  : log_alpha_at(layers[target.layer], std::log(nmse), AllocationObjective::kMinCosine);
+    log_alphas[target.layer] = nmse == 0 ? kNoPruning
+                                         : log_alpha_at(layers[target.layer], std::log(nmse),
+                                                        AllocationObjective::kMinCosine);
   }
   const double wanted = remaining_zeros(layers, free, log_alphas, sparsity, cap);
   if (objective == AllocationObjective::kUniform) {

@@ -1,10 +1,13 @@
 // Pruning of the tensor at hand, from its histogram.
 //
 // Inside a bin the magnitudes are taken as log-uniform, which near the middle of a gradient's
-// distribution they are; a bin is an eighth of an octave, so that the remaining error in S' is below
-// 1e-4 for every smooth law (tested). Full bins enter through prefix sums of the count and the first
-// two moments; only the bin that holds alpha is cut. E|x| and E x^2 are the exact ones of the
-// statistics. Building costs one pass over the 2,048 bins, a query is a table look-up.
+// distribution they are; a bin is an eighth of an octave, so that the remaining error in S' is
+// below 1e-4 for every smooth law (tested). Full bins enter through prefix sums of the count and
+// the first two moments; only the bin that holds alpha is cut. Where the histogram counts every
+// value its moments are scaled to the exact ones of the statistics, which mends the inside of the
+// bins; where it is a sample they are not, since a heavy tail makes the mean of a sample worse than
+// the sample of min(|x|, alpha) that S' needs. Building costs one pass over the 2,048 bins, a query
+// is a look-up.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,7 +25,8 @@ struct BinMoments {
 };
 
 BinMoments moments_below(double low, double high, double t) {
-  if (low == 0) {  // The lowest bin reaches down to zero; uniform there, where log-uniform cannot be.
+  if (low ==
+      0) {  // The lowest bin reaches down to zero; uniform there, where log-uniform cannot be.
     return {t / high, t * t / (2 * high), t * t * t / (3 * high)};
   }
   const double width = std::log(high / low);
@@ -44,6 +48,10 @@ class EmpiricalLaw final : public PruningLaw {
       prefix_[k + 1].m0 += counts_[k];
       prefix_[k + 1].m1 += counts_[k] * bin.m1;
       prefix_[k + 1].m2 += counts_[k] * bin.m2;
+    }
+    if (stats.histogram.total() == stats.num_nonzero()) {
+      scale_1_ = mean_abs_ / prefix_[kBins].m1;
+      scale_2_ = mean_square_ / prefix_[kBins].m2;
     }
   }
 
@@ -82,21 +90,20 @@ class EmpiricalLaw final : public PruningLaw {
   }
 
   BinMoments moments(double alpha) const {
-    // Beyond the maximum the moments are known exactly; the histogram may be a sample.
-    if (alpha >= max_abs_) return {1, mean_abs_, mean_square_};
-    const int k = LogHistogram::bin_of(static_cast<float>(alpha));
+    const int k = alpha < max_abs_ ? LogHistogram::bin_of(static_cast<float>(alpha)) : kBins;
     BinMoments sum = prefix_[k];
-    if (counts_[k] > 0) {
+    if (k < kBins && counts_[k] > 0) {
       const double t = std::clamp(alpha, low(k), high(k));
       const BinMoments part = t > low(k) ? moments_below(low(k), high(k), t) : BinMoments{0, 0, 0};
       sum.m0 += counts_[k] * part.m0;
       sum.m1 += counts_[k] * part.m1;
       sum.m2 += counts_[k] * part.m2;
     }
-    return sum;
+    return {sum.m0, scale_1_ * sum.m1, scale_2_ * sum.m2};
   }
 
   double max_abs_, mean_abs_, mean_square_;
+  double scale_1_ = 1, scale_2_ = 1;
   std::array<double, kBins> counts_{};
   std::array<BinMoments, kBins + 1> prefix_{};
 };

@@ -30,9 +30,9 @@ double normal_between(double a, double b) {
   return a > 0 ? normal_cdf(-a) - normal_cdf(-b) : normal_cdf(b) - normal_cdf(a);
 }
 
-// Integrals of the density of x = 2^L, L ~ N(0, sigma^2), and of 1/x against it, between two values:
-// completing the square gives E[2^(-c L); p < L < q] =
-// exp((c s)^2 / 2) (Phi(q/sigma + c s) - Phi(p/sigma + c s)) with s = sigma ln 2.
+// Integrals of the density of x = 2^L, L ~ N(0, sigma^2), and of 1/x against it, between two
+// values: completing the square gives E[2^(-c L); p < L < q] = exp((c s)^2 / 2) (Phi(q/sigma + c s)
+// - Phi(p/sigma + c s)) with s = sigma ln 2.
 class LognormalIntegrals {
  public:
   explicit LognormalIntegrals(double log2_std) : sigma_(log2_std) {}
@@ -109,8 +109,8 @@ double relative_error_closed_form(const FloatFormat& format, double log2_std) {
   // 2^(E_max - 1) exp(s^2/2) (erf(...) - 1), with the tail instead of the difference from one.
   const double saturation =
       std::ldexp(std::exp(s * s / 2) * normal_cdf(-(s + e_max / sigma)), format.bias());
-  return inside / (8 * std::numbers::ln2 * std::ldexp(1.0, format.mantissa_bits())) +
-         2 * outside - saturation;
+  return inside / (8 * std::numbers::ln2 * std::ldexp(1.0, format.mantissa_bits())) + 2 * outside -
+         saturation;
 }
 
 FloatFormat best_format(int bits, double log2_std) {
@@ -135,7 +135,9 @@ FloatFormat best_format(int bits, const TensorStats& stats) {
   });
 }
 
-std::string_view scale_method_name(ScaleMethod method) { return name_of(kScaleMethodNames, method); }
+std::string_view scale_method_name(ScaleMethod method) {
+  return name_of(kScaleMethodNames, method);
+}
 
 ScaleMethod parse_scale_method(std::string_view name) {
   return parse_name(kScaleMethodNames, "gradient_scale", "method", name);

@@ -1,13 +1,12 @@
 #include "math/gennorm.h"
 
-#include <algorithm>
 #include <boost/math/special_functions/digamma.hpp>
 #include <boost/math/special_functions/gamma.hpp>
 #include <cmath>
 #include <limits>
 
-#include "math/newton.h"
 #include "math/quiet_policy.h"
+#include "math/shape_root.h"
 
 namespace slimgrad {
 namespace {
@@ -53,14 +52,13 @@ double regularized_upper(const Gennorm& law, int power, double t) {
 // The magnitude m with P(|X| <= m) = inside, P(|X| > m) = outside, from the smaller of the two.
 double magnitude_quantile(const Gennorm& law, double inside, double outside) {
   if (outside <= 0) return kInfinity;
+  // Close to zero the cdf is the straight line ratio / Gamma(1 + 1/shape), as above.
   const double a = 1 / law.shape;
-  if (inside < outside) {
-    // Close to zero the cdf is the straight line ratio / Gamma(1 + 1/shape), as above.
-    const double ratio = inside * boost::math::tgamma(a + 1, kQuiet);
-    if (std::pow(ratio, law.shape) < 1e-17) return law.scale * ratio;
-    return law.scale * std::pow(boost::math::gamma_p_inv(a, inside, kQuiet), a);
-  }
-  return law.scale * std::pow(boost::math::gamma_q_inv(a, outside, kQuiet), a);
+  const double ratio = inside * boost::math::tgamma(a + 1, kQuiet);
+  if (std::pow(ratio, law.shape) < 1e-17) return law.scale * ratio;
+  const double z = inside < outside ? boost::math::gamma_p_inv(a, inside, kQuiet)
+                                    : boost::math::gamma_q_inv(a, outside, kQuiet);
+  return law.scale * std::pow(z, a);
 }
 
 }  // namespace
@@ -113,9 +111,7 @@ double gennorm_shape_of_moment_ratio(double ratio) {
     const double slope = a * (4 * digamma(2 * a) - digamma(a) - 3 * digamma(3 * a));
     return ValueAndSlope{std::log(ratio / gennorm_moment_ratio(1 / a)), slope};
   };
-  const double root =
-      falling_root(distance, 0, std::log(kMinGennormShape), std::log(kMaxGennormShape), 1e-12);
-  return std::clamp(std::exp(root), kMinGennormShape, kMaxGennormShape);
+  return shape_root(distance, 1, 1e-12);
 }
 
 }  // namespace slimgrad

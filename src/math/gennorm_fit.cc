@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "math/newton.h"
+#include "math/shape_root.h"
 
 namespace slimgrad {
 namespace {
@@ -35,10 +35,11 @@ struct Bin {
 // sinh h, h F''' + 3 F'' = cosh h. For small h these cancel and the series
 // F = sum h^2j / (2j+1)! is used.
 std::array<double, 4> tilted_means(double b, double half_width) {
+  if (half_width == 0) return {1, 0, 0, 0};
   const double h = b * half_width;
   std::array<double, 4> f{};
   if (h < 1) {
-    // Terms up to j = 8: the first one left out is below 1e-17 of its sum.
+    // Terms up to j = 9: the first one left out is below 1e-17 of its sum.
     double term = 1;  // h^(2j) / (2j+1)!
     for (int j = 0; j <= 9; ++j) {
       const double n = 2 * j;
@@ -71,10 +72,10 @@ std::vector<Bin> occupied_bins(const TensorStats& stats) {
   const auto upper_edge = [&](int k) {
     return k == top ? stats.max_abs : LogHistogram::lower_edge(k + 1);
   };
-  // The lowest bin begins at zero; its values are put into its upper half octave, where a density
-  // that is flat near zero has half of its mass. They are denormal and weigh nothing in y^b.
+  // The lowest bin begins at zero; its values, all of them denormal, are put into the octave below
+  // its upper end.
   const auto lower_edge = [&](int k) {
-    return k == 0 ? LogHistogram::lower_edge(1) / 2 : LogHistogram::lower_edge(k);
+    return k == 0 ? upper_edge(0) / 2 : LogHistogram::lower_edge(k);
   };
   const auto width = [&](int k) { return std::log(upper_edge(k) / lower_edge(k)); };
   const auto density = [&](int k) { return static_cast<double>(counts[k]) / width(k); };
@@ -133,9 +134,7 @@ double gennorm_shape_from_sums(const PowerSumsOfShape& sums, double start_shape,
     const double shape = std::exp(log_shape);
     return score(shape, sums(shape));
   };
-  const double root = falling_root(score_of_log, std::log(start_shape), std::log(kMinGennormShape),
-                                   std::log(kMaxGennormShape), tolerance);
-  return std::clamp(std::exp(root), kMinGennormShape, kMaxGennormShape);
+  return shape_root(score_of_log, start_shape, tolerance);
 }
 
 double gennorm_scale_from_sums(double shape, double mean_power, double max_abs) {

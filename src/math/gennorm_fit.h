@@ -23,7 +23,8 @@ using PowerSums = std::array<double, 8>;
 using PowerSumsOfShape = std::function<PowerSums(double shape)>;
 
 // The sums at shape + step from those at shape: a Taylor polynomial of degree 7 - k for S_k. Solved
-// with it, the equation gives the shape with a relative error of about (step / shape)^7 / 50.
+// with it, the equation gives the shape with a relative error of about (step / shape)^7, at shape
+// 20 ten times that.
 PowerSums shifted(const PowerSums& sums, double step);
 
 // The root of g, by Newton in ln b until a step is at most `tolerance`; the error then is its
@@ -37,9 +38,10 @@ double gennorm_shape_from_sums(const PowerSumsOfShape& sums, double start_shape,
 double gennorm_scale_from_sums(double shape, double mean_power, double max_abs);
 
 // From a histogram. Inside a bin the density of ln|x| is taken as a straight line whose slope comes
-// from the neighbours, which is right to second order in the bin's width: on large samples the
-// result agrees with the fit of the values to a few 1e-4. Throws InvalidArgument if the histogram
-// is empty.
+// from the neighbours, which is right to second order in the bin's width. The shape agrees with
+// that of the values to 1e-3 up to shape 5, far below its standard error in all but huge tensors;
+// at 20, where the density falls from full to nothing within two bins, to 10 %. Throws
+// InvalidArgument if the histogram is empty.
 Gennorm fit_gennorm(const TensorStats& stats);
 
 }  // namespace slimgrad

@@ -1,5 +1,5 @@
-// Pruning of generalized-normal magnitudes; shape 2 is the normal. The partial moments are incomplete
-// gamma functions, and nothing cancels badly: S' is at least a constant fraction of F.
+// Pruning of generalized-normal magnitudes; shape 2 is the normal. The partial moments are
+// incomplete gamma functions, and nothing cancels badly: S' is at least a constant fraction of F.
 #include <algorithm>
 #include <cmath>
 

@@ -15,8 +15,8 @@ struct Cell {
   double low, high, value;
 };
 
-// The cells of [1, 2): halves between neighbours, each half ending at its own grid value. At the top
-// of the grid there is no neighbour at 2 to round to.
+// The cells of [1, 2): halves between neighbours, each half ending at its own grid value. At the
+// top of the grid there is no neighbour at 2 to round to.
 std::vector<Cell> octave_cells(int mantissa_bits, bool is_top) {
   std::vector<Cell> cells;
   const int steps = 1 << mantissa_bits;

@@ -1,4 +1,5 @@
-// Errors of rounding to a FloatFormat's grid, in closed form: under a lognormal, and on a histogram.
+// Errors of rounding to a FloatFormat's grid, in closed form: under a lognormal, and on a
+// histogram.
 #ifndef SLIMGRAD_MATH_GRID_ERROR_H_
 #define SLIMGRAD_MATH_GRID_ERROR_H_
 
@@ -17,7 +18,8 @@ enum class ErrorKind {
 // The total error, over the histogram's values, of rounding to nearest on the grid at scale
 // 2^scale_exponent: what lies below the smallest grid value becomes zero, what lies above the
 // largest saturates. Values are log-uniform inside a bin. Subnormal float32 magnitudes count as
-// underflow at every scale. Building costs one pass over the histogram, a query one over the octaves.
+// underflow at every scale. Building costs one pass over the histogram, a query one over the
+// octaves.
 class HistogramGridError {
  public:
   HistogramGridError(const FloatFormat& format, const LogHistogram& histogram, ErrorKind kind);

@@ -33,8 +33,8 @@ class LognormalLaw final : public PruningLaw {
     split.kept = split.survivors + split.at;
     // Left of the centre S' is a small difference of tails: take it between the Mills ratios, whose
     // difference loses nothing to the common factor phi(a).
-    split.zeros = a <= 0 ? normal_density(a) * (mills_ratio(-a) - mills_ratio(sigma_ - a))
-                         : 1 - split.kept;
+    split.zeros =
+        a <= 0 ? normal_density(a) * (mills_ratio(-a) - mills_ratio(sigma_ - a)) : 1 - split.kept;
     return split;
   }
 

@@ -13,7 +13,8 @@ struct ValueAndSlope {
 
 // The root in [low, high] of a function that is positive to the left of it and negative to the
 // right; the end towards which the sign points if there is none. `function` maps u to its value and
-// derivative there, and must be finite at both ends. Stops when a step is at most `tolerance`.
+// derivative there, and must be finite at both ends. Stops after a Newton step of at most
+// `tolerance`: what is left then is about its square.
 template <typename Function>
 double falling_root(Function&& function, double start, double low, double high, double tolerance) {
   bool low_known = false;  // whether the sign at the end of the bracket has been seen
@@ -31,11 +32,13 @@ double falling_root(Function&& function, double start, double low, double high, 
       high = u;
       high_known = true;
     }
-    // Newton's step; if it leaves the bracket, the end if that may be the answer, else the middle.
-    double next = at.slope < 0 ? u - at.value / at.slope : (low + high) / 2;
+    const double step = -at.value / at.slope;
+    if (at.slope < 0 && std::abs(step) <= tolerance) return std::clamp(u + step, low, high);
+    // A step out of the bracket goes to its end if that may be the answer, else to the middle.
+    double next = at.slope < 0 ? u + step : (low + high) / 2;
     if (!(next > low)) next = low_known ? (low + high) / 2 : low;
     if (!(next < high)) next = high_known ? (low + high) / 2 : high;
-    if (std::abs(next - u) <= tolerance) return next;
+    if (next == u) return u;  // the bracket is down to neighbouring numbers
     u = next;
   }
   return u;

@@ -80,7 +80,8 @@ TensorStats lognormal_stats(double log_mean, double log_std, double zero_fractio
   stats.log_mean = log_mean;
   stats.log_std = log_std;
   stats.zero_fraction = zero_fraction;  // The count below is rounded; this is not.
-  stats.zeros = static_cast<std::uint64_t>(std::llround(zero_fraction * static_cast<double>(count)));
+  stats.zeros =
+      static_cast<std::uint64_t>(std::llround(zero_fraction * static_cast<double>(count)));
   return stats;
 }
 

@@ -18,8 +18,8 @@
 
 namespace slimgrad {
 
-// Fractions of the non-zeros; they add up to one. `kept`, at + survivors = 1 - zeros, is given apart
-// because for sparsities near one it has digits that 1 - zeros has lost.
+// Fractions of the non-zeros; they add up to one. `kept`, at + survivors = 1 - zeros, is given
+// apart because for sparsities near one it has digits that 1 - zeros has lost.
 struct PruningSplit {
   double zeros = 0;
   double at = 0;
@@ -38,8 +38,8 @@ class PruningLaw {
   virtual double log_mean_abs() const = 0;
   virtual double log_mean_square() const = 0;
 
-  // A lower bound for the ln alpha at which `zeros` of the non-zeros vanish. S' <= F, so the quantile
-  // F^-1(zeros) is one.
+  // A lower bound for the ln alpha at which `zeros` of the non-zeros vanish. S' <= F, so the
+  // quantile F^-1(zeros) is one.
   virtual double log_alpha_lower(double zeros) const = 0;
 };
 

@@ -198,12 +198,14 @@ StepMesh make_step_mesh(const WeightedTarget& target, std::span<const double> br
 std::vector<std::size_t> choose_nodes(const StepMesh& mesh, std::size_t num_cells) {
   const double quota = total_variation(mesh) / static_cast<double>(num_cells);
   std::vector<std::size_t> nodes{0};
-  double inside = 0;
+  Moments cell;
   for (std::size_t edge = 1; edge < mesh.panels.size(); ++edge) {
-    inside += variation(mesh, mesh.panels[edge - 1]);
-    if (mesh.jumps[edge] || inside + variation(mesh, mesh.panels[edge]) > quota) {
+    cell = merge(cell, mesh.panels[edge - 1]);
+    // The spread of the cell with the next panel, not the sum of theirs: so a jump that nobody
+    // declared, and that bisection has driven between two panels, separates cells too.
+    if (mesh.jumps[edge] || variation(mesh, merge(cell, mesh.panels[edge])) > quota) {
       nodes.push_back(edge);
-      inside = 0;
+      cell = {};
     }
   }
   nodes.push_back(mesh.panels.size());

@@ -11,7 +11,7 @@
 #include "torch/errors.h"
 #include "torch/stats_tensor.h"
 
-namespace slimgrad {
+namespace slimgrad::torch_ops {
 namespace {
 
 at::TensorOptions float64() { return at::TensorOptions().dtype(at::kDouble); }
@@ -62,8 +62,7 @@ at::Tensor wasserstein_distance_op(const at::Tensor& x, std::string_view family,
 }
 
 template <double (Distribution::*function)(double) const>
-at::Tensor pointwise_op(const at::Tensor& x, std::string_view family,
-                        at::ArrayRef<double> params) {
+at::Tensor pointwise_op(const at::Tensor& x, std::string_view family, at::ArrayRef<double> params) {
   const Distribution distribution = distribution_of(family, params);
   at::Tensor result = x.detach().to(at::kCPU, at::kDouble, false, true).contiguous();
   double* values = result.data_ptr<double>();
@@ -94,8 +93,8 @@ at::Tensor expected_cosine_op(const at::Tensor& stats, double threshold, std::st
 at::Tensor lognormal_stats_op(double log_mean, double log_std, double zero_fraction,
                               std::int64_t count) {
   check(count > 0, "lognormal_stats", "count > 0", count);
-  return tensor_from_stats(lognormal_stats(log_mean, log_std, zero_fraction,
-                                           static_cast<std::uint64_t>(count)));
+  return stats_to_tensor(
+      lognormal_stats(log_mean, log_std, zero_fraction, static_cast<std::uint64_t>(count)));
 }
 
 // A row a layer: sparsity, threshold, cosine, whether it is at the cap.
@@ -145,8 +144,8 @@ std::tuple<std::int64_t, std::int64_t> best_format_op(std::int64_t bits, double 
 at::Tensor best_format_of_stats_op(const at::Tensor& stats, std::int64_t bits) {
   const FloatFormat best =
       best_format(static_cast<int>(bits), stats_from_tensor(stats, "best_format"));
-  return tensor_of({static_cast<double>(best.exponent_bits()),
-                    static_cast<double>(best.mantissa_bits())});
+  return tensor_of(
+      {static_cast<double>(best.exponent_bits()), static_cast<double>(best.mantissa_bits())});
 }
 
 at::Tensor gradient_scale_op(const at::Tensor& stats, std::int64_t exponent_bits,
@@ -238,4 +237,4 @@ TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("gradient_scale", gradient_scale_meta);
 }
 
-}  // namespace slimgrad
+}  // namespace slimgrad::torch_ops

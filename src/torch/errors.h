@@ -9,7 +9,7 @@
 
 #include <slimgrad/error.h>
 
-namespace slimgrad {
+namespace slimgrad::torch_ops {
 
 // ValueErrors<&f>::call is f with InvalidArgument turned into c10::ValueError.
 template <auto function>
@@ -26,6 +26,6 @@ struct ValueErrors<function> {
   }
 };
 
-}  // namespace slimgrad
+}  // namespace slimgrad::torch_ops
 
 #endif  // SLIMGRAD_TORCH_ERRORS_H_

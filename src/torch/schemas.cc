@@ -5,6 +5,7 @@
 TORCH_LIBRARY(slimgrad, m) {
   // Statistics: a float64 tensor laid out as torch/stats_tensor.h says.
   m.def("measure(Tensor x) -> Tensor");
+  m.def("_measure_aten(Tensor x) -> Tensor");  // for any device; tests compare the two
   m.def("lognormal_stats(float log_mean, float log_std, float zero_fraction, int count) -> Tensor");
 
   // Distributions, by family name and parameters.

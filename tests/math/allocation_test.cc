@@ -162,7 +162,8 @@ TEST(Allocation, WorksOnMeasuredLayers) {
   double zeros = 0, counts = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     EXPECT_NEAR(exact_cosine(tensors[i], found[i].threshold), found[i].cosine, 1e-3);
-    zeros += exact_sparsity(tensors[i], found[i].threshold) * static_cast<double>(tensors[i].size());
+    zeros +=
+        exact_sparsity(tensors[i], found[i].threshold) * static_cast<double>(tensors[i].size());
     counts += static_cast<double>(tensors[i].size());
   }
   EXPECT_NEAR(zeros / counts, 0.8, 1e-3);
