@@ -2,7 +2,9 @@
 
 from importlib.metadata import version as _version
 
+from . import functional, nn
 from .distributions import FAMILIES, Distribution, fit
+from .fewbit import step_table
 from .formats import FloatFormat, best_format, gradient_scale, relative_error
 from .pruning import (
     Allocation,
@@ -12,6 +14,7 @@ from .pruning import (
     expected_sparsity,
     threshold,
 )
+from .saved import SavedBytes, saved_bytes
 from .stats import TensorStats, measure
 from .step_tables import StepTable, steps
 
@@ -22,6 +25,7 @@ __all__ = [
     "Allocation",
     "Distribution",
     "FloatFormat",
+    "SavedBytes",
     "SparsityWarning",
     "StepTable",
     "TensorStats",
@@ -30,9 +34,13 @@ __all__ = [
     "expected_cosine",
     "expected_sparsity",
     "fit",
+    "functional",
     "gradient_scale",
     "measure",
+    "nn",
     "relative_error",
+    "saved_bytes",
+    "step_table",
     "steps",
     "threshold",
 ]

@@ -27,9 +27,7 @@ def check_bits(op: str, bits: object) -> int:
 
 def _below(x: float) -> float:
     """The float32 before x: "above this" is then "x or above", where torch's derivative is so."""
-    return torch.nextafter(
-        torch.tensor(x, dtype=torch.float32), torch.tensor(-math.inf)
-    ).item()
+    return torch.nextafter(torch.tensor(x, dtype=torch.float32), torch.tensor(-math.inf)).item()
 
 
 def _exact_table(name: str, params: dict[str, float]) -> StepTable | None:
@@ -63,7 +61,7 @@ def _exact_table(name: str, params: dict[str, float]) -> StepTable | None:
 
 
 @lru_cache(maxsize=None)
-def _table(
+def _kept_table(
     name: str,
     params: tuple[tuple[str, float], ...],
     bits: int,
@@ -75,6 +73,11 @@ def _table(
         return exact
     names, values = [key for key, _ in params], [value for _, value in params]
     return StepTable(*ops.activation_steps(name, names, values, bits, *interval, weight))
+
+
+@torch.compiler.assume_constant_result  # for torch.compile: a constant of the graph
+def _table(name, params, bits, interval, weight) -> StepTable:
+    return _kept_table(name, params, bits, interval, weight)
 
 
 def table_for(

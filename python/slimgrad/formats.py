@@ -69,7 +69,9 @@ def best_format(bits: int, log2_std: float | tuple[float, float] | TensorStats) 
     return FloatFormat(f"1-{exponent_bits}-{mantissa_bits}")
 
 
-def gradient_scale(stats: TensorStats | dict, format: FloatFormat | str, method: str = "max") -> float:
+def gradient_scale(
+    stats: TensorStats | dict, format: FloatFormat | str, method: str = "max"
+) -> float:
     """The scale at which to store a tensor: a stored value is scale times a grid value.
 
     "max": the largest grid value lands on max|x|. "predicted": the same, with the maximum predicted

@@ -38,8 +38,10 @@ def _activate(
     check_bits(name, bits)
     table = table_for(name, params, bits, interval, weight)
     arguments = [float(value) for value in params.values()] + [float(value) for value in extra]
-    op = ops.fewbit_activation_ if inplace else ops.fewbit_activation
-    return op(x, name, arguments, table.borders, table.levels, table.even)
+    if inplace:
+        ops.fewbit_activation_(x, name, arguments, table.borders, table.levels, table.even)
+        return x
+    return ops.fewbit_activation(x, name, arguments, table.borders, table.levels, table.even)
 
 
 def _exact(x: torch.Tensor, name: str, bits: Bits, inplace: bool = False) -> bool:
@@ -197,6 +199,12 @@ def stepwise(
     return _Stepwise.apply(x, f, list(table.borders), list(table.levels), table.even)
 
 
+@torch.compiler.assume_constant_result
+def _dropout_scale(p: float, dtype: torch.dtype) -> float:
+    """1 / (1 - p) as torch rounds it."""
+    return torch.ones((), dtype=dtype).div_(1 - p).item()
+
+
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, p):
@@ -205,7 +213,7 @@ class _Dropout(torch.autograd.Function):
         codes = ops.stepwise_codes(noise, [0.5], False)
         noise.div_(1 - p)
         ctx.save_for_backward(codes)
-        ctx.scale = torch.ones((), dtype=x.dtype).div_(1 - p).item()
+        ctx.scale = _dropout_scale(p, x.dtype)
         ctx.strides = noise.stride()
         return x * noise
 

@@ -26,7 +26,7 @@
 
 #include "base/check.h"
 
-namespace slimgrad {
+namespace slimgrad::torch_ops {
 
 struct Activation::Entry {
   std::string_view name;
@@ -108,4 +108,4 @@ Activation::Activation(std::string_view op, std::string_view name, at::ArrayRef<
   has_inplace_ = entry->has_inplace;
 }
 
-}  // namespace slimgrad
+}  // namespace slimgrad::torch_ops

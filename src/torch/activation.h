@@ -7,7 +7,7 @@
 
 #include <string_view>
 
-namespace slimgrad {
+namespace slimgrad::torch_ops {
 
 // An activation with its parameters, in the order in which torch's function takes them:
 //   leaky_relu (negative_slope), threshold (threshold, value), hardtanh (min_val, max_val),
@@ -39,6 +39,6 @@ class Activation {
   bool contiguous_differs_;
 };
 
-}  // namespace slimgrad
+}  // namespace slimgrad::torch_ops
 
 #endif  // SLIMGRAD_TORCH_ACTIVATION_H_

@@ -8,8 +8,6 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/functions/basic_ops.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
 #include <string>
@@ -17,19 +15,17 @@
 
 #include "base/check.h"
 #include "torch/activation.h"
+#include "torch/checks.h"
 #include "torch/errors.h"
 #include "torch/fewbit_ops.h"
+#include "torch/second_backward.h"
 
-namespace slimgrad {
+namespace slimgrad::torch_ops {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
-
-constexpr const char* kOnce =
-    "[fewbit] expected at most one backward through a few-bit activation, got a second: the "
-    "gradient is a step function of the input, and its derivative is not kept";
 
 template <typename Signature>
 auto find_op(const char* name) {
@@ -45,7 +41,7 @@ using InplaceSignature = at::Tensor(at::Tensor&, std::string_view, at::ArrayRef<
                                     at::ArrayRef<double>, bool);
 using BackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, at::ArrayRef<double>,
                                      c10::SymIntArrayRef);
-using BackwardInplaceSignature = at::Tensor&(at::Tensor&, const at::Tensor&, at::ArrayRef<double>);
+using BackwardInplaceSignature = void(at::Tensor&, const at::Tensor&, at::ArrayRef<double>);
 
 std::tuple<at::Tensor, at::Tensor> call_forward(const at::Tensor& x, std::string_view name,
                                                 at::ArrayRef<double> params,
@@ -110,12 +106,13 @@ struct FewbitActivation : Function<FewbitActivation> {
     const at::Tensor codes = context->get_saved_variables()[0];
     const std::vector<double> levels = context->saved_data["levels"].toDoubleVector();
     const std::vector<c10::SymInt> strides = context->saved_data["strides"].toSymIntVector();
-    if (is_ours(grad, strides)) {
+    if (is_ours(grad, strides)) {  // never so while a graph of the backward is made
       call_backward_inplace(grad, codes, levels);
       result[0] = std::move(grad);
     } else {
       result[0] = call_backward(grad, codes, levels, strides);
     }
+    refuse_second_backward(result[0], {});
     return result;
   }
 };
@@ -144,25 +141,23 @@ at::Tensor fewbit_activation_autograd(const at::Tensor& x, std::string_view name
   return op.call(x, name, params, borders, levels, even);
 }
 
-at::Tensor& fewbit_activation_inplace_autograd(at::Tensor& x, std::string_view name,
-                                               at::ArrayRef<double> params,
-                                               at::ArrayRef<double> borders,
-                                               at::ArrayRef<double> levels, bool even) {
+void fewbit_activation_inplace_autograd(at::Tensor& x, std::string_view name,
+                                        at::ArrayRef<double> params, at::ArrayRef<double> borders,
+                                        at::ArrayRef<double> levels, bool even) {
   check_table("fewbit_activation_", borders, levels, even);
   if (needs_grad(x)) {
     FewbitActivation::apply(x, std::string(name), params.vec(), borders.vec(), levels.vec(), even,
                             true);
-    return x;
+    return;
   }
   static const auto op =
-      find_op<at::Tensor&(at::Tensor&, std::string_view, at::ArrayRef<double>, at::ArrayRef<double>,
-                          at::ArrayRef<double>, bool)>("slimgrad::fewbit_activation_");
+      find_op<void(at::Tensor&, std::string_view, at::ArrayRef<double>, at::ArrayRef<double>,
+                   at::ArrayRef<double>, bool)>("slimgrad::fewbit_activation_");
   {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     op.call(x, name, params, borders, levels, even);
   }
   if (!x.is_inference()) x.unsafeGetTensorImpl()->bump_version();
-  return x;
 }
 
 // A gradient of the gradient is asked for only by a second backward, so the error waits for it.
@@ -173,11 +168,7 @@ at::Tensor stepwise_backward_autograd(const at::Tensor& grad, const at::Tensor& 
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     result = call_backward(grad, codes, levels, strides);
   }
-  if (needs_grad(grad)) {
-    auto node = c10::make_intrusive<torch::autograd::Error>(
-        kOnce, torch::autograd::collect_next_edges(grad));
-    torch::autograd::set_history(result, node);
-  }
+  if (needs_grad(grad)) refuse_second_backward(result, grad);
   return result;
 }
 
@@ -185,20 +176,19 @@ at::Tensor stepwise_backward_autograd(const at::Tensor& grad, const at::Tensor& 
 
 at::Tensor plain_activation(const at::Tensor& x, std::string_view name, at::ArrayRef<double> params,
                             at::ArrayRef<double>, at::ArrayRef<double>, bool) {
-  check_fewbit_dtype("fewbit_activation", x);
+  check_float_dtype(x, "fewbit_activation");
   at::Tensor y = at::empty_like(x);
   Activation("fewbit_activation", name, params).apply(x, y);
   return y;
 }
 
-at::Tensor& plain_activation_(at::Tensor& x, std::string_view name, at::ArrayRef<double> params,
-                              at::ArrayRef<double>, at::ArrayRef<double>, bool) {
-  check_fewbit_dtype("fewbit_activation_", x);
+void plain_activation_(at::Tensor& x, std::string_view name, at::ArrayRef<double> params,
+                       at::ArrayRef<double>, at::ArrayRef<double>, bool) {
+  check_float_dtype(x, "fewbit_activation_");
   const Activation activation("fewbit_activation_", name, params);
   check(activation.has_inplace(), "fewbit_activation_", "an activation that torch has in place",
         name);
   activation.apply(x, x);
-  return x;
 }
 
 }  // namespace
@@ -214,4 +204,4 @@ TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("fewbit_activation_", ValueErrors<&plain_activation_>::call);
 }
 
-}  // namespace slimgrad
+}  // namespace slimgrad::torch_ops

@@ -22,9 +22,10 @@
 #include "formats/fewbit.h"
 #include "kernels/dispatch.h"
 #include "torch/activation.h"
+#include "torch/checks.h"
 #include "torch/errors.h"
 
-namespace slimgrad {
+namespace slimgrad::torch_ops {
 namespace {
 
 // Runs f(T()) with the kernels' type for a dtype.
@@ -171,7 +172,7 @@ std::tuple<at::Tensor, at::Tensor> fewbit_forward(const at::Tensor& x, std::stri
                                                   at::ArrayRef<double> params,
                                                   at::ArrayRef<double> borders, bool even) {
   kernels::obey_environment();
-  check_fewbit_dtype(kForward, x);
+  check_float_dtype(x, kForward);
   const Activation activation(kForward, name, params);
   const kernels::StepLookup steps = lookup_of_borders(kForward, borders, even);
   at::Tensor y = at::empty_like(x);
@@ -188,7 +189,7 @@ std::tuple<at::Tensor, at::Tensor> fewbit_forward(const at::Tensor& x, std::stri
 at::Tensor fewbit_forward_(at::Tensor& x, std::string_view name, at::ArrayRef<double> params,
                            at::ArrayRef<double> borders, bool even) {
   kernels::obey_environment();
-  check_fewbit_dtype("fewbit_forward_", x);
+  check_float_dtype(x, "fewbit_forward_");
   const Activation activation("fewbit_forward_", name, params);
   check(activation.has_inplace(), "fewbit_forward_", "an activation that torch has in place", name);
   const kernels::StepLookup steps = lookup_of_borders("fewbit_forward_", borders, even);
@@ -204,7 +205,7 @@ at::Tensor fewbit_forward_(at::Tensor& x, std::string_view name, at::ArrayRef<do
 
 at::Tensor stepwise_codes(const at::Tensor& x, at::ArrayRef<double> borders, bool even) {
   kernels::obey_environment();
-  check_fewbit_dtype("stepwise_codes", x);
+  check_float_dtype(x, "stepwise_codes");
   const kernels::StepLookup steps = lookup_of_borders("stepwise_codes", borders, even);
   at::Tensor codes = empty_codes(x, steps.bits);
   pack_dense(dense_like_result(x), steps, codes);
@@ -217,7 +218,7 @@ constexpr const char* kBackward = "stepwise_backward";
 
 kernels::StepLookup check_backward(const at::Tensor& grad, const at::Tensor& codes,
                                    at::ArrayRef<double> levels) {
-  check_fewbit_dtype(kBackward, grad);
+  check_float_dtype(grad, kBackward);
   kernels::StepLookup steps{.bits = bits_of_levels(kBackward, levels.size())};
   std::transform(levels.begin(), levels.end(), steps.levels,
                  [](double level) { return static_cast<float>(level); });
@@ -268,14 +269,12 @@ at::Tensor stepwise_backward(const at::Tensor& grad, const at::Tensor& codes,
   return result;
 }
 
-at::Tensor& stepwise_backward_(at::Tensor& grad, const at::Tensor& codes,
-                               at::ArrayRef<double> levels) {
+void stepwise_backward_(at::Tensor& grad, const at::Tensor& codes, at::ArrayRef<double> levels) {
   kernels::obey_environment();
   const kernels::StepLookup steps = check_backward(grad, codes, levels);
   check(grad.is_non_overlapping_and_dense(), "stepwise_backward_", "a dense gradient",
         grad.strides());
   multiply_dense(grad, codes, steps, grad);
-  return grad;
 }
 
 // ---- shapes, for tracing -----------------------------------------------------------------------
@@ -283,7 +282,7 @@ at::Tensor& stepwise_backward_(at::Tensor& grad, const at::Tensor& codes,
 std::tuple<at::Tensor, at::Tensor> fewbit_forward_meta(const at::Tensor& x, std::string_view name,
                                                        at::ArrayRef<double> params,
                                                        at::ArrayRef<double> borders, bool even) {
-  check_fewbit_dtype(kForward, x);
+  check_float_dtype(x, kForward);
   const Activation activation(kForward, name, params);
   return {at::empty_like(x), empty_codes(x, lookup_of_borders(kForward, borders, even).bits)};
 }
@@ -295,7 +294,7 @@ at::Tensor fewbit_forward_inplace_meta(at::Tensor& x, std::string_view name,
 }
 
 at::Tensor stepwise_codes_meta(const at::Tensor& x, at::ArrayRef<double> borders, bool even) {
-  check_fewbit_dtype("stepwise_codes", x);
+  check_float_dtype(x, "stepwise_codes");
   return empty_codes(x, lookup_of_borders("stepwise_codes", borders, even).bits);
 }
 
@@ -305,10 +304,9 @@ at::Tensor stepwise_backward_meta(const at::Tensor& grad, const at::Tensor& code
   return at::empty_strided_symint(grad.sym_sizes(), strides, grad.options());
 }
 
-at::Tensor& stepwise_backward_inplace_meta(at::Tensor& grad, const at::Tensor& codes,
-                                           at::ArrayRef<double> levels) {
+void stepwise_backward_inplace_meta(at::Tensor& grad, const at::Tensor& codes,
+                                    at::ArrayRef<double> levels) {
   check_backward(grad, codes, levels);
-  return grad;
 }
 
 }  // namespace
@@ -328,12 +326,6 @@ kernels::StepLookup lookup_of_borders(std::string_view op, at::ArrayRef<double> 
     steps.borders[i] = static_cast<float>(borders[i]);
   }
   return steps;
-}
-
-void check_fewbit_dtype(std::string_view op, const at::Tensor& x) {
-  const at::ScalarType type = x.scalar_type();
-  check(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, op,
-        "a float32, bfloat16 or float16 tensor", c10::toString(type));
 }
 
 c10::SymInt num_code_words(const c10::SymInt& num_values, int bits) {
@@ -358,4 +350,4 @@ TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("stepwise_backward_", ValueErrors<&stepwise_backward_inplace_meta>::call);
 }
 
-}  // namespace slimgrad
+}  // namespace slimgrad::torch_ops

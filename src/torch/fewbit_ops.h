@@ -9,7 +9,7 @@
 
 #include "kernels/fewbit.h"
 
-namespace slimgrad {
+namespace slimgrad::torch_ops {
 
 // 1 to 4 bits for 2, 4, 8 or 16 levels. Throws InvalidArgument for other numbers.
 int bits_of_levels(std::string_view op, std::size_t num_levels);
@@ -17,12 +17,9 @@ int bits_of_levels(std::string_view op, std::size_t num_levels);
 // Throws InvalidArgument unless there are 2^bits - 1 ascending borders without NaN.
 kernels::StepLookup lookup_of_borders(std::string_view op, at::ArrayRef<double> borders, bool even);
 
-// Throws InvalidArgument unless x is float32, bfloat16 or float16.
-void check_fewbit_dtype(std::string_view op, const at::Tensor& x);
-
 // The length of the int32 tensor of codes.
 c10::SymInt num_code_words(const c10::SymInt& num_values, int bits);
 
-}  // namespace slimgrad
+}  // namespace slimgrad::torch_ops
 
 #endif  // SLIMGRAD_TORCH_FEWBIT_OPS_H_

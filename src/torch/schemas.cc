@@ -50,7 +50,7 @@ TORCH_LIBRARY(slimgrad, m) {
       "bool even) -> Tensor");
   m.def(
       "fewbit_activation_(Tensor(a!) x, str name, float[] params, float[] borders, "
-      "float[] levels, bool even) -> Tensor(a!)");
+      "float[] levels, bool even) -> ()");
   m.def(
       "fewbit_forward(Tensor x, str name, float[] params, float[] borders, bool even) "
       "-> (Tensor, Tensor)");
@@ -59,5 +59,9 @@ TORCH_LIBRARY(slimgrad, m) {
       "-> Tensor");
   m.def("stepwise_codes(Tensor x, float[] borders, bool even) -> Tensor");
   m.def("stepwise_backward(Tensor grad, Tensor codes, float[] levels, SymInt[] strides) -> Tensor");
-  m.def("stepwise_backward_(Tensor(a!) grad, Tensor codes, float[] levels) -> Tensor(a!)");
+  m.def("stepwise_backward_(Tensor(a!) grad, Tensor codes, float[] levels) -> ()");
+
+  // The invertible mode: keeps the output and a bit an element.
+  m.def("invertible_activation(Tensor x, str name) -> Tensor");
+  m.def("invertible_backward(Tensor grad, Tensor y, Tensor codes, str name) -> Tensor");
 }

@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "torch/errors.h"
 
-namespace slimgrad {
+namespace slimgrad::torch_ops {
 namespace {
 
 using Table = std::tuple<std::vector<double>, std::vector<double>, double, bool>;
@@ -65,4 +65,4 @@ TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("sampled_steps", ValueErrors<&sampled_steps>::call);
 }
 
-}  // namespace slimgrad
+}  // namespace slimgrad::torch_ops

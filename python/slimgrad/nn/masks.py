@@ -30,5 +30,3 @@ class MaxPool2d(nn.MaxPool2d):
             self.ceil_mode,
             self.return_indices,
         )
-
-
