@@ -1,4 +1,4 @@
-"""GELU with 3 bits kept against torch's, checkpointing, torch.compile's memory budget, and exact mode.
+"""GELU with 3 bits kept, against torch's, checkpointing and torch.compile's memory budget.
 
 Forward, backward and both, float32, the gradient held by the caller. Then a block whose gradient
 nobody holds, as in a network: there backward works in place. The unit is always torch's eager mode.

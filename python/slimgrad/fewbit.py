@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -31,7 +31,7 @@ def _below(x: float) -> float:
 
 
 def _exact_table(name: str, params: dict[str, float]) -> StepTable | None:
-    """The table of an activation whose derivative is piecewise constant: exact, at the borders too."""
+    """The table of an activation with a piecewise constant derivative: exact, at borders too."""
 
     def ramp(at: float, below: float) -> StepTable:
         return StepTable([at], [below, 1.0], 0.0, False)
@@ -60,7 +60,7 @@ def _exact_table(name: str, params: dict[str, float]) -> StepTable | None:
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _kept_table(
     name: str,
     params: tuple[tuple[str, float], ...],
@@ -77,14 +77,15 @@ def _kept_table(
 
 @torch.compiler.assume_constant_result  # for torch.compile: a constant of the graph
 def _table(name, params, bits, interval, weight) -> StepTable:
-    return _kept_table(name, params, bits, interval, weight)
+    low, high = INTERVAL if interval is None else interval
+    return _kept_table(name, params, bits, (float(low), float(high)), weight)
 
 
 def table_for(
     name: str,
     params: dict[str, float],
     bits: int,
-    interval: tuple[float, float] = INTERVAL,
+    interval: tuple[float, float] | None = None,
     weight: str = WEIGHT,
 ) -> StepTable:
     """The table of an activation, from the cache if it has been asked for before.
@@ -92,8 +93,7 @@ def table_for(
     Where the derivative is piecewise constant the table is exact and has the 1 or 2 bits that
     takes, whatever ``bits`` says.
     """
-    key = tuple((name, float(value)) for name, value in params.items())
-    return _table(name, key, bits, (float(interval[0]), float(interval[1])), weight)
+    return _table(name, tuple(params.items()), bits, interval, weight)
 
 
 def step_table(

@@ -4,10 +4,12 @@ Every function takes torch's arguments and ``bits``: 1 to 4, or "exact" for gelu
 result is torch's to the last bit; the gradient is the incoming one times a level of the step table.
 What is kept is ``bits`` bits an element; the input is not kept. A second backward raises.
 
-relu, leaky_relu, threshold, relu6, hardtanh, hardsigmoid, hardshrink and softshrink have a piecewise
-constant derivative: they are exact and keep the 1 or 2 bits that takes, whatever ``bits`` says.
+relu, leaky_relu, threshold, relu6, hardtanh, hardsigmoid, hardshrink and softshrink have a
+piecewise constant derivative: they are exact and keep the 1 or 2 bits that takes, whatever ``bits``
+says.
 
-``interval`` and ``weight`` choose the step table, as in ``sg.steps``. The default weight is "normal".
+``interval`` and ``weight`` choose the step table, as in ``sg.steps``; by default (-10, 10) and
+"normal".
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable
 import torch
 
 from ._library import ops
-from .fewbit import INTERVAL, WEIGHT, check_bits, table_for
+from .fewbit import WEIGHT, check_bits, table_for
 from .step_tables import StepTable
 
 Bits = int | str
@@ -27,7 +29,7 @@ def _activate(
     x: torch.Tensor,
     name: str,
     bits: int,
-    interval: tuple[float, float],
+    interval: tuple[float, float] | None,
     weight: str,
     inplace: bool = False,
     params: dict[str, float] | None = None,
@@ -53,12 +55,12 @@ def _exact(x: torch.Tensor, name: str, bits: Bits, inplace: bool = False) -> boo
 
 
 def relu(x, inplace=False, bits=1):
-    return _activate(x, "relu", bits, INTERVAL, WEIGHT, inplace)
+    return _activate(x, "relu", bits, None, WEIGHT, inplace)
 
 
 def leaky_relu(x, negative_slope=0.01, inplace=False, bits=1):
     return _activate(
-        x, "leaky_relu", bits, INTERVAL, WEIGHT, inplace, {"negative_slope": negative_slope}
+        x, "leaky_relu", bits, None, WEIGHT, inplace, {"negative_slope": negative_slope}
     )
 
 
@@ -71,34 +73,34 @@ def rrelu(x, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False, bits=1
 
 def threshold(x, threshold, value, inplace=False, bits=1):
     return _activate(
-        x, "threshold", bits, INTERVAL, WEIGHT, inplace, {"threshold": threshold}, (value,)
+        x, "threshold", bits, None, WEIGHT, inplace, {"threshold": threshold}, (value,)
     )
 
 
 def relu6(x, inplace=False, bits=2):
-    return _activate(x, "relu6", bits, INTERVAL, WEIGHT, inplace)
+    return _activate(x, "relu6", bits, None, WEIGHT, inplace)
 
 
 def hardtanh(x, min_val=-1.0, max_val=1.0, inplace=False, bits=2):
     if min_val > max_val:
         raise ValueError(f"[hardtanh] expected min_val <= max_val, got {min_val} and {max_val}")
     params = {"min_val": min_val, "max_val": max_val}
-    return _activate(x, "hardtanh", bits, INTERVAL, WEIGHT, inplace, params)
+    return _activate(x, "hardtanh", bits, None, WEIGHT, inplace, params)
 
 
 def hardsigmoid(x, inplace=False, bits=1):
-    return _activate(x, "hardsigmoid", bits, INTERVAL, WEIGHT, inplace)
+    return _activate(x, "hardsigmoid", bits, None, WEIGHT, inplace)
 
 
 def hardshrink(x, lambd=0.5, bits=1):
-    return _activate(x, "hardshrink", bits, INTERVAL, WEIGHT, params={"lambd": lambd})
+    return _activate(x, "hardshrink", bits, None, WEIGHT, params={"lambd": lambd})
 
 
 def softshrink(x, lambd=0.5, bits=1):
-    return _activate(x, "softshrink", bits, INTERVAL, WEIGHT, params={"lambd": lambd})
+    return _activate(x, "softshrink", bits, None, WEIGHT, params={"lambd": lambd})
 
 
-def gelu(x, approximate="none", bits: Bits = 3, interval=INTERVAL, weight=WEIGHT):
+def gelu(x, approximate="none", bits: Bits = 3, interval=None, weight=WEIGHT):
     names = {"none": "gelu", "tanh": "gelu_tanh"}
     if approximate not in names:
         raise ValueError(f"[gelu] expected approximate to be none or tanh, got {approximate!r}")
@@ -108,66 +110,66 @@ def gelu(x, approximate="none", bits: Bits = 3, interval=INTERVAL, weight=WEIGHT
     return _activate(x, name, bits, interval, weight)
 
 
-def quick_gelu(x, bits=3, interval=INTERVAL, weight=WEIGHT):
+def quick_gelu(x, bits=3, interval=None, weight=WEIGHT):
     """x * sigmoid(1.702 x), as CLIP has it."""
     return _activate(x, "quick_gelu", bits, interval, weight)
 
 
-def silu(x, inplace=False, bits: Bits = 3, interval=INTERVAL, weight=WEIGHT):
+def silu(x, inplace=False, bits: Bits = 3, interval=None, weight=WEIGHT):
     if _exact(x, "silu", bits, inplace):
         return ops.invertible_activation(x, "silu")
     return _activate(x, "silu", bits, interval, weight, inplace)
 
 
-def mish(x, inplace=False, bits: Bits = 3, interval=INTERVAL, weight=WEIGHT):
+def mish(x, inplace=False, bits: Bits = 3, interval=None, weight=WEIGHT):
     if _exact(x, "mish", bits, inplace):
         return ops.invertible_activation(x, "mish")
     return _activate(x, "mish", bits, interval, weight, inplace)
 
 
-def hardswish(x, inplace=False, bits=3, interval=INTERVAL, weight=WEIGHT):
+def hardswish(x, inplace=False, bits=3, interval=None, weight=WEIGHT):
     return _activate(x, "hardswish", bits, interval, weight, inplace)
 
 
-def sigmoid(x, bits=3, interval=INTERVAL, weight=WEIGHT):
+def sigmoid(x, bits=3, interval=None, weight=WEIGHT):
     return _activate(x, "sigmoid", bits, interval, weight)
 
 
-def logsigmoid(x, bits=3, interval=INTERVAL, weight=WEIGHT):
+def logsigmoid(x, bits=3, interval=None, weight=WEIGHT):
     return _activate(x, "logsigmoid", bits, interval, weight)
 
 
-def tanh(x, bits=3, interval=INTERVAL, weight=WEIGHT):
+def tanh(x, bits=3, interval=None, weight=WEIGHT):
     return _activate(x, "tanh", bits, interval, weight)
 
 
-def tanhshrink(x, bits=3, interval=INTERVAL, weight=WEIGHT):
+def tanhshrink(x, bits=3, interval=None, weight=WEIGHT):
     return _activate(x, "tanhshrink", bits, interval, weight)
 
 
-def softsign(x, bits=3, interval=INTERVAL, weight=WEIGHT):
+def softsign(x, bits=3, interval=None, weight=WEIGHT):
     return _activate(x, "softsign", bits, interval, weight)
 
 
-def softplus(x, beta=1.0, threshold=20.0, bits=3, interval=INTERVAL, weight=WEIGHT):
+def softplus(x, beta=1.0, threshold=20.0, bits=3, interval=None, weight=WEIGHT):
     params = {"beta": beta}
     return _activate(x, "softplus", bits, interval, weight, params=params, extra=(threshold,))
 
 
-def elu(x, alpha=1.0, inplace=False, bits=3, interval=INTERVAL, weight=WEIGHT):
+def elu(x, alpha=1.0, inplace=False, bits=3, interval=None, weight=WEIGHT):
     return _activate(x, "elu", bits, interval, weight, inplace, {"alpha": alpha})
 
 
-def celu(x, alpha=1.0, inplace=False, bits=3, interval=INTERVAL, weight=WEIGHT):
+def celu(x, alpha=1.0, inplace=False, bits=3, interval=None, weight=WEIGHT):
     return _activate(x, "celu", bits, interval, weight, inplace, {"alpha": alpha})
 
 
-def selu(x, inplace=False, bits=3, interval=INTERVAL, weight=WEIGHT):
+def selu(x, inplace=False, bits=3, interval=None, weight=WEIGHT):
     return _activate(x, "selu", bits, interval, weight, inplace)
 
 
 class _Stepwise(torch.autograd.Function):
-    """f(x) forward, level(x) * gradient backward; ``reference`` is what is coded, x or a mask."""
+    """f(x) forward, level(x) * gradient backward."""
 
     @staticmethod
     def forward(ctx, x, function, borders, levels, even):
@@ -208,7 +210,7 @@ def _dropout_scale(p: float, dtype: torch.dtype) -> float:
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, p):
-        # torch's own recipe and random numbers. Its noise is one float an element; one bit is kept.
+        # torch's own recipe and random numbers. Its noise is a float an element; a bit is kept.
         noise = torch.empty_like(x).bernoulli_(1 - p)
         codes = ops.stepwise_codes(noise, [0.5], False)
         noise.div_(1 - p)
@@ -224,7 +226,7 @@ class _Dropout(torch.autograd.Function):
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
-    """torch's dropout, same mask for the same seed, exact; keeps one bit an element, not a float."""
+    """torch's dropout, with the same mask for the same seed; keeps one bit an element."""
     if not 0 <= p <= 1:
         raise ValueError(f"[dropout] expected a probability, got {p}")
     if not training or p == 0 or p == 1 or not (torch.is_grad_enabled() and x.requires_grad):
@@ -256,8 +258,8 @@ def prelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.prelu(x, weight)
     if weight.requires_grad:
         raise ValueError(
-            "[prelu] expected a weight that takes no gradient, got one that does: its gradient needs "
-            "the input, so use torch's own"
+            "[prelu] expected a weight that takes no gradient, got one that does: its gradient "
+            "needs the input, so use torch's own"
         )
     return _PReLU.apply(x, weight)
 

@@ -12,10 +12,10 @@ from torch import nn
 
 @dataclass
 class SavedBytes:
-    """Bytes of the storages that autograd kept, each counted once, for the layer that kept it first.
+    """Bytes of the storages that autograd kept, each counted for the layer that kept it first.
 
     Parameters and buffers are not counted: they live anyway. A storage that several layers keep,
-    such as the output of an activation that is also the input of a linear layer, counts for the first.
+    such as the output of an activation that is the input of a linear layer, counts once.
     """
 
     total: int = 0

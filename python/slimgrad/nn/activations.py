@@ -1,4 +1,4 @@
-"""The activation modules: torch.nn's, by subclass, so that isinstance and state_dict stay as they are.
+"""The activation modules: subclasses of torch.nn's, so that isinstance and state_dict stay.
 
 Each takes torch's arguments and by keyword ``bits`` (1 to 4; "exact" for GELU, SiLU and Mish), and
 where the table is an approximation ``interval`` and ``weight``. An activation whose derivative is
@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from .. import functional as F
-from ..fewbit import INTERVAL, WEIGHT, check_bits
+from ..fewbit import WEIGHT, check_bits
 from ..step_tables import StepTable
 
 _INVERTIBLE = (nn.GELU, nn.SiLU, nn.Mish)
 
 
 class _Fewbit:
-    """What the modules share: ``bits``, checked when the module is made, and the text that says so."""
+    """What the modules share: ``bits``, checked when the module is made, and shown."""
 
     def __init__(self, *args, bits: int | str = 3, **kwargs):
         super().__init__(*args, **kwargs)
@@ -44,12 +44,12 @@ class _Approximate(_Fewbit):
         self,
         *args,
         bits: int | str = 3,
-        interval: tuple[float, float] = INTERVAL,
+        interval: tuple[float, float] | None = None,
         weight: str = WEIGHT,
         **kwargs,
     ):
         super().__init__(*args, bits=bits, **kwargs)
-        self.interval = (float(interval[0]), float(interval[1]))
+        self.interval = interval
         self.weight = weight
 
     @property
@@ -75,8 +75,8 @@ class RReLU(_Fewbit, nn.RReLU):
 
 
 class PReLU(_Fewbit, nn.PReLU):
-    """One bit while the weight is frozen. The gradient of a weight that learns needs the input where
-    it is negative, and then this is torch's own."""
+    """One bit while the weight is frozen. The gradient of a weight that learns needs the input
+    where it is negative, and then this is torch's own."""
 
     def forward(self, x):
         if self.weight.requires_grad and torch.is_grad_enabled():

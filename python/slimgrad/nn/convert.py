@@ -1,8 +1,8 @@
 """Converting the activations of a model in place, with a report of what was done and what was not.
 
 Modules are converted: torch.nn's activations, Dropout and MaxPool2d, and the activation classes of
-the ``transformers`` package. A functional call inside some forward, such as ``F.gelu(x)``, cannot be
-exchanged from outside. With sample inputs one forward pass finds these calls, and they are reported.
+the ``transformers`` package. A functional call inside some forward, such as ``F.gelu(x)``, cannot
+be exchanged from outside. With sample inputs one forward pass finds these calls and reports them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..fewbit import INTERVAL, WEIGHT, check_bits, table_for
+import torch
+from torch import nn
+
+from ..fewbit import WEIGHT, check_bits, table_for
 from . import activations as fewbit
 from .masks import Dropout, MaxPool2d
 
@@ -165,16 +166,17 @@ class _FunctionalCalls(TorchFunctionMode):
 
 _FUNCTION_NAMES = {
     "relu", "leaky_relu", "prelu", "threshold", "relu6", "hardtanh", "hardsigmoid", "hardshrink",
-    "softshrink", "gelu", "silu", "mish", "hardswish", "sigmoid", "logsigmoid", "log_sigmoid", "tanh",
-    "tanhshrink", "softsign", "softplus", "elu", "celu", "selu", "dropout", "max_pool2d", "rrelu",
+    "softshrink", "gelu", "silu", "mish", "hardswish", "sigmoid", "logsigmoid", "log_sigmoid",
+    "tanh", "tanhshrink", "softsign", "softplus", "elu", "celu", "selu", "rrelu", "dropout",
+    "max_pool2d",
 }  # fmt: skip
 
 
 def find_functional_calls(model: nn.Module, inputs: Any) -> list[tuple[str, str]]:
     """(layer, function) for every activation that a forward pass calls as a function.
 
-    Calls that torch.nn's activation modules or converted ones make are theirs, and not listed. A call
-    made in C++, such as the activation inside nn.TransformerEncoderLayer's fast path, is not seen.
+    Calls that torch.nn's activation modules or converted ones make are theirs, and not listed. A
+    call made in C++, as on the fast path of nn.TransformerEncoderLayer, is not seen.
     """
     from ..saved import _call
 
@@ -208,7 +210,7 @@ def convert_activations(
     model: nn.Module,
     bits: int | str = 3,
     *,
-    interval: tuple[float, float] = INTERVAL,
+    interval: tuple[float, float] | None = None,
     weight: str = WEIGHT,
     include: Callable[[str, nn.Module], bool] = lambda name, module: True,
     masks: bool = True,

@@ -1,4 +1,4 @@
-"""Layers whose backward is a choice for each element: dropout (kept or not) and max pooling (which)."""
+"""Layers whose backward is a choice for each element: dropout and max pooling."""
 
 from __future__ import annotations
 
