@@ -72,9 +72,10 @@ void call_backward_inplace(at::Tensor& grad, const at::Tensor& codes, at::ArrayR
 // Whether a gradient may be overwritten: nobody else holds the tensor or its memory, its layout is
 // that of the codes, and it is a plain tensor that nobody traces.
 bool is_ours(const at::Tensor& grad, c10::SymIntArrayRef strides) {
-  return grad.use_count() == 1 && grad.storage().use_count() == 1 && !grad.requires_grad() &&
-         !at::isTensorSubclassLike(grad) && !c10::impl::TorchDispatchModeTLS::any_modes_set() &&
-         grad.sym_strides() == strides && grad.is_non_overlapping_and_dense();
+  return !at::GradMode::is_enabled() && grad.use_count() == 1 && grad.storage().use_count() == 1 &&
+         !grad.requires_grad() && !at::isTensorSubclassLike(grad) &&
+         !c10::impl::TorchDispatchModeTLS::any_modes_set() && grad.sym_strides() == strides &&
+         grad.is_non_overlapping_and_dense();
 }
 
 struct FewbitActivation : Function<FewbitActivation> {
@@ -106,13 +107,14 @@ struct FewbitActivation : Function<FewbitActivation> {
     const at::Tensor codes = context->get_saved_variables()[0];
     const std::vector<double> levels = context->saved_data["levels"].toDoubleVector();
     const std::vector<c10::SymInt> strides = context->saved_data["strides"].toSymIntVector();
-    if (is_ours(grad, strides)) {  // never so while a graph of the backward is made
+    if (is_ours(grad, strides)) {
       call_backward_inplace(grad, codes, levels);
       result[0] = std::move(grad);
     } else {
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
       result[0] = call_backward(grad, codes, levels, strides);
     }
-    refuse_second_backward(result[0], {});
+    refuse_second_backward(result[0], grad);
     return result;
   }
 };

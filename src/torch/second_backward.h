@@ -11,12 +11,15 @@
 namespace slimgrad::torch_ops {
 
 // Call it on the result of a backward. With create_graph=True, and only then, gradient mode is on:
-// the result is given a history that raises when it is used. `grad` is the incoming gradient, whose
-// history continues there, or undefined.
+// the result is given a history that raises when it is used. Its edges, which are never followed,
+// make whatever the activation's input and the incoming gradient depend on reachable: otherwise a
+// request for their gradients would be answered with "unused".
 inline void refuse_second_backward(at::Tensor& result, const at::Tensor& grad) {
   if (!at::GradMode::is_enabled() || !result.defined() || result.requires_grad()) return;
   torch::autograd::edge_list edges;
   if (grad.defined()) edges = torch::autograd::collect_next_edges(grad);
+  if (const auto node = torch::autograd::get_current_node())
+    edges.insert(edges.end(), node->next_edges().begin(), node->next_edges().end());
   auto error = c10::make_intrusive<torch::autograd::Error>(
       "[fewbit] expected at most one backward through a few-bit activation, got a second: the "
       "derivative of its approximate gradient is not kept",

@@ -236,7 +236,10 @@ def convert_activations(
     for parent_name, parent in list(model.named_modules()):
         if isinstance(parent, fewbit.Stepwise):
             continue
-        for child_name, child in list(parent.named_children()):
+        # Not named_children(), which shows a module that is there twice only once.
+        for child_name, child in list(parent._modules.items()):
+            if child is None:
+                continue
             name = f"{parent_name}.{child_name}" if parent_name else child_name
             new = done.get(id(child)) or _convert_one(name, child, options, include, masks, report)
             if new is not None:
