@@ -4,8 +4,8 @@
 
 Every run of a model starts from the same weights and sees the same batches for a seed; only what
 the activations keep differs: torch's own, 1 to 4 bits, and exact. The loss reported is the mean
-over the last tenth of the steps, then mean and standard deviation over seeds. Without --data the text is
-generated: sentences of a small random grammar, so that there is something to learn.
+over the last tenth of the steps, then mean and standard deviation over seeds. Without --data the
+text is generated: sentences of a small random grammar, so that there is something to learn.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""measure: all statistics in one pass, against a copy of the tensor and against torch's own operators.
+"""measure: all statistics in one pass, against a copy of the tensor and torch's own operators.
 
 The unit is `copy_` of the same tensor: what it costs to touch the memory once.
 """

@@ -49,15 +49,21 @@ def main() -> None:
 
     print("\nNeural gradients of a small random network (KS distance: smaller fits better):\n")
     head = f"  {'layer':12}{'values':>9}{'log2 std':>10}"
-    print(head + f"{'lognormal':>11}{'normal':>9}{'gennorm':>9}{'FP6':>7}{'scale':>11}{'alpha(0.85)':>13}")
+    print(
+        head
+        + f"{'lognormal':>11}{'normal':>9}{'gennorm':>9}{'FP6':>7}{'scale':>11}{'alpha(0.85)':>13}"
+    )
     for name, gradient in gradients().items():
         stats = sg.measure(gradient)
         log2_std = stats.log_std / math.log(2)
-        ks = [sg.fit(gradient, family).ks(gradient) for family in ("lognormal", "normal", "gennorm")]
+        ks = [
+            sg.fit(gradient, family).ks(gradient) for family in ("lognormal", "normal", "gennorm")
+        ]
         format = sg.best_format(6, log2_std)
+        scale, alpha = sg.gradient_scale(stats, format), sg.threshold(stats, 0.85)
         print(
             f"  {name:12}{stats.count:9d}{log2_std:10.2f}{ks[0]:11.3f}{ks[1]:9.3f}{ks[2]:9.3f}"
-            f"{format!s:>7}{sg.gradient_scale(stats, format):11.2e}{sg.threshold(stats, 0.85):13.2e}"
+            f"{format!s:>7}{scale:11.2e}{alpha:13.2e}"
         )
 
 

@@ -10,7 +10,10 @@
 #include <slimgrad/format_choice.h>
 #include <slimgrad/half.h>
 #include <slimgrad/measure.h>
+#include <slimgrad/pack.h>
+#include <slimgrad/prune.h>
 #include <slimgrad/pruning.h>
+#include <slimgrad/quantize.h>
 #include <slimgrad/steps.h>
 #include <slimgrad/tensor_stats.h>
 #include <slimgrad/version.h>

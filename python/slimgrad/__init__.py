@@ -14,6 +14,16 @@ from .pruning import (
     expected_sparsity,
     threshold,
 )
+from .quantization import (
+    PackedTensor,
+    pack,
+    prune,
+    prune_,
+    prune_quantize,
+    prune_quantize_,
+    quantize,
+    quantize_,
+)
 from .saved import SavedBytes, saved_bytes
 from .stats import TensorStats, measure
 from .step_tables import StepTable, steps
@@ -25,6 +35,7 @@ __all__ = [
     "Allocation",
     "Distribution",
     "FloatFormat",
+    "PackedTensor",
     "SavedBytes",
     "SparsityWarning",
     "StepTable",
@@ -38,6 +49,13 @@ __all__ = [
     "gradient_scale",
     "measure",
     "nn",
+    "pack",
+    "prune",
+    "prune_",
+    "prune_quantize",
+    "prune_quantize_",
+    "quantize",
+    "quantize_",
     "relative_error",
     "saved_bytes",
     "step_table",

@@ -22,14 +22,19 @@ class FloatFormat:
             )
         self.exponent_bits = int(match[1])
         self.mantissa_bits = int(match[2])
-        self.values()  # The range of the fields is checked where the grid is made.
+        # Here rather than by an op, so that formats can be made inside torch.compile.
+        if not (1 <= self.exponent_bits <= 7 and self.mantissa_bits <= 6 and self.bits <= 8):
+            raise ValueError(
+                "[FloatFormat] expected 1 to 7 exponent bits, 0 to 6 mantissa bits and at most "
+                f"8 bits with the sign, got {text!r}"
+            )
 
     @property
     def bits(self) -> int:
         return 1 + self.exponent_bits + self.mantissa_bits
 
     def values(self) -> list[float]:
-        """The non-negative grid at scale 1, ascending; a stored value is scale times one of these."""
+        """The non-negative grid at scale 1, ascending; a stored value is scale times one."""
         return ops.format_values(self.exponent_bits, self.mantissa_bits).tolist()
 
     def __str__(self) -> str:

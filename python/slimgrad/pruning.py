@@ -72,7 +72,8 @@ def allocate(
 
     ``layers`` are TensorStats or dicts with log_mean, log_std, zero_fraction and count.
     ``objective``: min_cosine, mean_cosine, mean_error, total_error or uniform.
-    ``method``: the law of every layer; by default "empirical" if all were measured, else "lognormal".
+    ``method``: the law of every layer; "empirical" by default if all were measured, else
+    "lognormal".
     ``targets``: cosine similarities for some layers by index; the others share what remains.
     """
     if method is None:

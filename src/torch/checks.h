@@ -8,11 +8,14 @@
 
 namespace slimgrad::torch_ops {
 
+inline bool is_float_dtype(at::ScalarType type) {
+  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
 // Throws InvalidArgument unless x is float32, bfloat16 or float16.
 inline void check_float_dtype(const at::Tensor& x, const char* op) {
-  const at::ScalarType type = x.scalar_type();
-  check(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, op,
-        "x of type float32, bfloat16 or float16", c10::toString(type));
+  check(is_float_dtype(x.scalar_type()), op, "x of type float32, bfloat16 or float16",
+        c10::toString(x.scalar_type()));
 }
 
 }  // namespace slimgrad::torch_ops

@@ -1,3 +1,4 @@
+#include <ATen/ops/arange.h>
 #include <slimgrad/slimgrad.h>
 #include <slimgrad/torch.h>
 

@@ -1,5 +1,7 @@
-"""A tiny CMake project outside the tree finds the installed package, links and runs."""
+"""What newcomers do first: build against the installed package, and run the README's examples."""
 
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-PROJECT = Path(__file__).resolve().parents[1] / "install"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def readme_example(language):
+    return re.search(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
 
 
 def run(*command, **options):
@@ -18,10 +24,13 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    build = tmp_path_factory.mktemp("uses_slimgrad")
+    project = tmp_path_factory.mktemp("uses_slimgrad")
+    shutil.copytree(ROOT / "tests" / "install", project, dirs_exist_ok=True)
+    (project / "readme_example.cc").write_text(readme_example("cpp"))
+    build = project / "build"
     cmake_dir = run(sys.executable, "-m", "slimgrad", "--cmake-dir", cwd="/")
     run(
-        *("cmake", "-S", str(PROJECT), "-B", str(build), "-G", "Ninja"),
+        *("cmake", "-S", str(project), "-B", str(build), "-G", "Ninja"),
         f"-Dslimgrad_DIR={cmake_dir}",
         f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}",
         "-DCMAKE_BUILD_TYPE=Release",
@@ -39,6 +48,11 @@ def test_the_core_links_and_runs(built):
 
 def test_the_torch_library_links_and_runs(built):
     assert run(str(built / "uses_torch")) == "1000 1000.0"
+
+
+def test_the_readme_examples_run(built, tmp_path):
+    assert re.search(r"zeros 0\.85", run(str(built / "readme_example")))
+    assert "lognormal" in run(sys.executable, "-c", readme_example("python"), cwd=tmp_path)
 
 
 def test_imports_and_runs_from_anywhere(tmp_path):

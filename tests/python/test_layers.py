@@ -1,4 +1,4 @@
-"""The layers of docs/design: an include may only point downwards."""
+"""The layers of CONTRIBUTING.md: an include may only point downwards."""
 
 import re
 from pathlib import Path
@@ -75,7 +75,7 @@ def sources():
         yield pytest.param(PUBLIC_LAYER[header.name], header, id=str(header.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize("layer, file", sources())
+@pytest.mark.parametrize("layer, file", list(sources()))
 def test_includes_point_downwards(layer, file):
     for target, path in arrows(file):
         if target is not None and target != layer:
@@ -87,4 +87,6 @@ def test_the_check_sees_an_arrow_that_points_up(tmp_path):
     bad.write_text('#include "codecs/measure.h"\n#include <torch/library.h>\n#include <vector>\n')
     assert [target for target, _ in arrows(bad)] == ["codecs", "libtorch", None]
     assert "codecs" not in MAY_INCLUDE["math"]
-    assert not any("libtorch" in allowed for name, allowed in MAY_INCLUDE.items() if name != "torch")
+    assert not any(
+        "libtorch" in allowed for name, allowed in MAY_INCLUDE.items() if name != "torch"
+    )

@@ -120,7 +120,10 @@ def test_sampled_histogram_is_within_its_standard_error():
     np.testing.assert_array_equal(got[:3], want[:3])
     m = got[len(FIELDS) :].sum()
     assert abs(m / (want[0] - want[1]) - 1 / 8) < 5 * math.sqrt(7 / 64 / want[0])
-    difference = np.cumsum(got[len(FIELDS) :]) / m - np.cumsum(want[len(FIELDS) :]) / want[len(FIELDS) :].sum()
+    difference = (
+        np.cumsum(got[len(FIELDS) :]) / m
+        - np.cumsum(want[len(FIELDS) :]) / want[len(FIELDS) :].sum()
+    )
     assert np.abs(difference).max() < 5 * 0.5 / math.sqrt(m)
 
 

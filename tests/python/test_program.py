@@ -139,8 +139,8 @@ def test_without_a_subcommand_prints_the_help_and_fails():
         ["threshold", "--sparsity", "nan", "--log-mean", "0", "--log-std", "1"],
         ["threshold", "--sparsity", "0.5", "--log-mean", "nan", "--log-std", "1"],
         ["threshold", "--sparsity", "0.5", "--log-mean", "0", "--log-std", "-1"],
-        [*"threshold --sparsity 0.5 --log-mean 0 --log-std 1 --zero-fraction 2".split()],
-        [*"threshold --sparsity 0.5 --log-mean 0 --log-std 1 --method normal".split()],
+        ["threshold", "--sparsity=0.5", "--log-mean=0", "--log-std=1", "--zero-fraction=2"],
+        ["threshold", "--sparsity=0.5", "--log-mean=0", "--log-std=1", "--method=normal"],
         ["threshold", "no-such-file.npy", "--sparsity", "0.5"],
         ["threshold", "no-such-file.npy", "--sparsity", "0.5", "--method", "magic"],
         ["threshold", "no-such-file.npy", "--sparsity", "0.5", "--log-mean", "0"],
@@ -211,7 +211,9 @@ def test_formats_evaluates_a_range_where_its_choice_was_made():
 def test_formats_describes_a_grid():
     out = read_json("formats", "--format", "1-3-1")
     # By the definition: zero, then 2^(e-4) (1 + m/2) for e = 1..7.
-    assert out["values"] == [0] + [2.0 ** (e - 4) * (1 + m / 2) for e in range(1, 8) for m in (0, 1)]
+    assert out["values"] == [0] + [
+        2.0 ** (e - 4) * (1 + m / 2) for e in range(1, 8) for m in (0, 1)
+    ]
     assert (out["smallest"], out["largest"]) == (0.125, 12)
     assert out["octaves"] == pytest.approx(math.log2(96))
     assert "0.125 0.1875" in succeed("formats", "--format", "1-3-1")
@@ -279,7 +281,7 @@ def test_threshold_says_when_the_zeros_are_enough(tmp_path):
         if "error" not in row:
             assert (row["threshold"], row["nothing_to_prune"]) == (0, True)
             assert row["sparsity"] == pytest.approx(0.6)
-    law = "--log-mean 0 --log-std 1 --zero-fraction 0.6 --sparsity 0.5".split()
+    law = ["--log-mean", "0", "--log-std", "1", "--zero-fraction", "0.6", "--sparsity", "0.5"]
     assert "nothing to prune" in succeed("threshold", *law)
 
 
@@ -399,7 +401,9 @@ def test_measure_draws_a_histogram(tmp_path):
     assert len(bars) <= 20
     assert bars[0].split()[0] == "subnormal"
     assert max(line.count("#") for line in bars) == 50
-    assert sum(float(re.search(r"([\d.]+) %", line)[1]) for line in bars) == pytest.approx(100, abs=1)
+    assert sum(float(re.search(r"([\d.]+) %", line)[1]) for line in bars) == pytest.approx(
+        100, abs=1
+    )
 
 
 def test_measure_takes_several_files_and_prints_nothing_if_one_is_bad(tmp_path):
