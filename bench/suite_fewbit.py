@@ -4,9 +4,9 @@ Forward, backward and both, float32, the gradient held by the caller. Then a blo
 nobody holds, as in a network: there backward works in place. The unit is always torch's eager mode.
 """
 
+import torch
 from torch.utils.checkpoint import checkpoint
 
-import torch
 from bench.timing import Row, race
 
 

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch.overrides import TorchFunctionMode
-
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ..fewbit import WEIGHT, check_bits, table_for
 from . import activations as fewbit
