@@ -4,7 +4,6 @@ The unit is `copy_` of the same tensor: what it costs to touch the memory once.
 """
 
 import torch
-
 from bench.timing import Row, race
 
 

@@ -27,6 +27,7 @@
 #include <span>
 #include <string_view>
 
+#include <slimgrad/apply_counts.h>
 #include <slimgrad/float_format.h>
 #include <slimgrad/half.h>
 
@@ -44,21 +45,6 @@ struct Quantizer {
   double scale = 1.0;  // Used as a float32: positive, finite and not subnormal.
   Rounding rounding = Rounding::kNearest;
   Underflow underflow = Underflow::kZero;
-};
-
-// What one call saw and did.
-struct ApplyCounts {
-  std::uint64_t zeros = 0;         // in the result, those that were zero before included
-  std::uint64_t at_threshold = 0;  // set to +-threshold by pruning
-  std::uint64_t nonfinite = 0;     // NaN and Inf
-
-  ApplyCounts& operator+=(const ApplyCounts& other) {
-    zeros += other.zeros;
-    at_threshold += other.at_threshold;
-    nonfinite += other.nonfinite;
-    return *this;
-  }
-  bool operator==(const ApplyCounts&) const = default;
 };
 
 inline constexpr std::uint64_t kPieceElements = 64;

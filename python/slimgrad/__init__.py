@@ -2,8 +2,10 @@
 
 from importlib.metadata import version as _version
 
+from . import functional, nn
 from .controller import Controller, compress
 from .distributions import FAMILIES, Distribution, fit
+from .fewbit import step_table
 from .formats import FloatFormat, best_format, gradient_scale, relative_error
 from .gradients import LossScale, Prune, Quantize
 from .pruning import (
@@ -24,6 +26,7 @@ from .quantization import (
     quantize,
     quantize_,
 )
+from .saved import SavedBytes, saved_bytes
 from .stats import TensorStats, measure
 from .step_tables import StepTable, steps
 
@@ -39,6 +42,7 @@ __all__ = [
     "PackedTensor",
     "Prune",
     "Quantize",
+    "SavedBytes",
     "SparsityWarning",
     "StepTable",
     "TensorStats",
@@ -48,8 +52,10 @@ __all__ = [
     "expected_cosine",
     "expected_sparsity",
     "fit",
+    "functional",
     "gradient_scale",
     "measure",
+    "nn",
     "pack",
     "prune",
     "prune_",
@@ -58,6 +64,8 @@ __all__ = [
     "quantize",
     "quantize_",
     "relative_error",
+    "saved_bytes",
+    "step_table",
     "steps",
     "threshold",
 ]

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <slimgrad/apply_counts.h>
 #include <slimgrad/half.h>
-#include <slimgrad/quantize.h>
 
 #include "kernels/apply_plan.h"
 

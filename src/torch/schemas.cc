@@ -83,4 +83,34 @@ TORCH_LIBRARY(slimgrad, m) {
       "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, float sparsity, str objective, "
       "str method, float cap) -> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
+
+  // The same for activations with parameters, and for derivatives known by samples.
+  m.def(
+      "activation_steps(str activation, str[] names, float[] values, int bits, float low, "
+      "float high, str weight) -> (float[], float[], float, bool)");
+  m.def(
+      "sampled_steps(Tensor slopes, int bits, float low, float high, str weight, bool even) "
+      "-> (float[], float[], float, bool)");
+
+  // Activations that keep codes for backward. Borders and levels are a step table; codes are int32
+  // words laid out as formats/fewbit.h says, in the storage order of a tensor with `strides`.
+  m.def(
+      "fewbit_activation(Tensor x, str name, float[] params, float[] borders, float[] levels, "
+      "bool even) -> Tensor");
+  m.def(
+      "fewbit_activation_(Tensor(a!) x, str name, float[] params, float[] borders, "
+      "float[] levels, bool even) -> ()");
+  m.def(
+      "fewbit_forward(Tensor x, str name, float[] params, float[] borders, bool even) "
+      "-> (Tensor, Tensor)");
+  m.def(
+      "fewbit_forward_(Tensor(a!) x, str name, float[] params, float[] borders, bool even) "
+      "-> Tensor");
+  m.def("stepwise_codes(Tensor x, float[] borders, bool even) -> Tensor");
+  m.def("stepwise_backward(Tensor grad, Tensor codes, float[] levels, SymInt[] strides) -> Tensor");
+  m.def("stepwise_backward_(Tensor(a!) grad, Tensor codes, float[] levels) -> ()");
+
+  // The invertible mode: keeps the output and a bit an element.
+  m.def("invertible_activation(Tensor x, str name) -> Tensor");
+  m.def("invertible_backward(Tensor grad, Tensor y, Tensor codes, str name) -> Tensor");
 }

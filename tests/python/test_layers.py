@@ -23,6 +23,7 @@ PUBLIC_LAYER = {
     "error.h": "base",
     "version.h": "base",
     "float_format.h": "formats",
+    "apply_counts.h": "formats",
     "half.h": "formats",
     "tensor_stats.h": "formats",
     "allocation.h": "math",

@@ -1,0 +1,340 @@
+"""torch.nn.functional's activations with a few bits kept for backward.
+
+Every function takes torch's arguments and ``bits``: 1 to 4, or "exact" for gelu, silu and mish. The
+result is torch's to the last bit; the gradient is the incoming one times a level of the step table.
+What is kept is ``bits`` bits an element; the input is not kept. A second backward raises.
+
+relu, leaky_relu, threshold, relu6, hardtanh, hardsigmoid, hardshrink and softshrink have a
+piecewise constant derivative: they are exact and keep the 1 or 2 bits that takes, whatever ``bits``
+says.
+
+``interval`` and ``weight`` choose the step table, as in ``sg.steps``; by default (-10, 10) and
+"normal".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ._library import ops
+from .fewbit import WEIGHT, check_bits, table_for
+from .step_tables import StepTable
+
+Bits = int | str
+
+
+def _activate(
+    x: torch.Tensor,
+    name: str,
+    bits: int,
+    interval: tuple[float, float] | None,
+    weight: str,
+    inplace: bool = False,
+    params: dict[str, float] | None = None,
+    extra: tuple[float, ...] = (),
+) -> torch.Tensor:
+    """``params`` shape the derivative; ``extra`` are further arguments of torch's function."""
+    params = params or {}
+    check_bits(name, bits)
+    table = table_for(name, params, bits, interval, weight)
+    arguments = [float(value) for value in params.values()] + [float(value) for value in extra]
+    if inplace:
+        ops.fewbit_activation_(x, name, arguments, table.borders, table.levels, table.even)
+        return x
+    return ops.fewbit_activation(x, name, arguments, table.borders, table.levels, table.even)
+
+
+def _exact(x: torch.Tensor, name: str, bits: Bits, inplace: bool = False) -> bool:
+    if bits != "exact":
+        return False
+    if inplace:
+        raise ValueError(f'[{name}] expected inplace=False with bits="exact", got inplace=True')
+    return True
+
+
+def relu(x, inplace=False, bits=1):
+    return _activate(x, "relu", bits, None, WEIGHT, inplace)
+
+
+def leaky_relu(x, negative_slope=0.01, inplace=False, bits=1):
+    return _activate(
+        x, "leaky_relu", bits, None, WEIGHT, inplace, {"negative_slope": negative_slope}
+    )
+
+
+def rrelu(x, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False, bits=1):
+    """In evaluation a leaky_relu. In training torch's own: its slope is random for each element."""
+    if training:
+        return torch.nn.functional.rrelu(x, lower, upper, True, inplace)
+    return leaky_relu(x, (lower + upper) / 2, inplace, bits)
+
+
+def threshold(x, threshold, value, inplace=False, bits=1):
+    return _activate(
+        x, "threshold", bits, None, WEIGHT, inplace, {"threshold": threshold}, (value,)
+    )
+
+
+def relu6(x, inplace=False, bits=2):
+    return _activate(x, "relu6", bits, None, WEIGHT, inplace)
+
+
+def hardtanh(x, min_val=-1.0, max_val=1.0, inplace=False, bits=2):
+    if min_val > max_val:
+        raise ValueError(f"[hardtanh] expected min_val <= max_val, got {min_val} and {max_val}")
+    params = {"min_val": min_val, "max_val": max_val}
+    return _activate(x, "hardtanh", bits, None, WEIGHT, inplace, params)
+
+
+def hardsigmoid(x, inplace=False, bits=1):
+    return _activate(x, "hardsigmoid", bits, None, WEIGHT, inplace)
+
+
+def hardshrink(x, lambd=0.5, bits=1):
+    return _activate(x, "hardshrink", bits, None, WEIGHT, params={"lambd": lambd})
+
+
+def softshrink(x, lambd=0.5, bits=1):
+    return _activate(x, "softshrink", bits, None, WEIGHT, params={"lambd": lambd})
+
+
+def gelu(x, approximate="none", bits: Bits = 3, interval=None, weight=WEIGHT):
+    names = {"none": "gelu", "tanh": "gelu_tanh"}
+    if approximate not in names:
+        raise ValueError(f"[gelu] expected approximate to be none or tanh, got {approximate!r}")
+    name = names[approximate]
+    if _exact(x, name, bits):
+        return ops.invertible_activation(x, name)
+    return _activate(x, name, bits, interval, weight)
+
+
+def quick_gelu(x, bits=3, interval=None, weight=WEIGHT):
+    """x * sigmoid(1.702 x), as CLIP has it."""
+    return _activate(x, "quick_gelu", bits, interval, weight)
+
+
+def silu(x, inplace=False, bits: Bits = 3, interval=None, weight=WEIGHT):
+    if _exact(x, "silu", bits, inplace):
+        return ops.invertible_activation(x, "silu")
+    return _activate(x, "silu", bits, interval, weight, inplace)
+
+
+def mish(x, inplace=False, bits: Bits = 3, interval=None, weight=WEIGHT):
+    if _exact(x, "mish", bits, inplace):
+        return ops.invertible_activation(x, "mish")
+    return _activate(x, "mish", bits, interval, weight, inplace)
+
+
+def hardswish(x, inplace=False, bits=3, interval=None, weight=WEIGHT):
+    return _activate(x, "hardswish", bits, interval, weight, inplace)
+
+
+def sigmoid(x, bits=3, interval=None, weight=WEIGHT):
+    return _activate(x, "sigmoid", bits, interval, weight)
+
+
+def logsigmoid(x, bits=3, interval=None, weight=WEIGHT):
+    return _activate(x, "logsigmoid", bits, interval, weight)
+
+
+def tanh(x, bits=3, interval=None, weight=WEIGHT):
+    return _activate(x, "tanh", bits, interval, weight)
+
+
+def tanhshrink(x, bits=3, interval=None, weight=WEIGHT):
+    return _activate(x, "tanhshrink", bits, interval, weight)
+
+
+def softsign(x, bits=3, interval=None, weight=WEIGHT):
+    return _activate(x, "softsign", bits, interval, weight)
+
+
+def softplus(x, beta=1.0, threshold=20.0, bits=3, interval=None, weight=WEIGHT):
+    params = {"beta": beta}
+    return _activate(x, "softplus", bits, interval, weight, params=params, extra=(threshold,))
+
+
+def elu(x, alpha=1.0, inplace=False, bits=3, interval=None, weight=WEIGHT):
+    return _activate(x, "elu", bits, interval, weight, inplace, {"alpha": alpha})
+
+
+def celu(x, alpha=1.0, inplace=False, bits=3, interval=None, weight=WEIGHT):
+    return _activate(x, "celu", bits, interval, weight, inplace, {"alpha": alpha})
+
+
+def selu(x, inplace=False, bits=3, interval=None, weight=WEIGHT):
+    return _activate(x, "selu", bits, interval, weight, inplace)
+
+
+class _Stepwise(torch.autograd.Function):
+    """f(x) forward, level(x) * gradient backward."""
+
+    @staticmethod
+    def forward(ctx, x, function, borders, levels, even):
+        codes = ops.stepwise_codes(x, borders, even)
+        y = function(x)
+        if y.shape != x.shape or y.dtype != x.dtype:
+            raise ValueError(
+                f"[stepwise] expected f to keep shape and dtype {tuple(x.shape)} {x.dtype}, "
+                f"got {tuple(y.shape)} {y.dtype}"
+            )
+        ctx.save_for_backward(codes)
+        ctx.levels = levels
+        ctx.strides = torch.empty_like(x, device="meta").stride()
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        (codes,) = ctx.saved_tensors
+        return ops.stepwise_backward(grad, codes, ctx.levels, ctx.strides), None, None, None, None
+
+
+def stepwise(
+    x: torch.Tensor, f: Callable[[torch.Tensor], torch.Tensor], table: StepTable
+) -> torch.Tensor:
+    """f(x) for any pointwise f, with the gradient of a step table: see ``sg.step_table``.
+
+    f runs without autograd and must not change x.
+    """
+    return _Stepwise.apply(x, f, list(table.borders), list(table.levels), table.even)
+
+
+@torch.compiler.assume_constant_result
+def _dropout_scale(p: float, dtype: torch.dtype) -> float:
+    """1 / (1 - p) as torch rounds it."""
+    return torch.ones((), dtype=dtype).div_(1 - p).item()
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, p):
+        # torch's own recipe and random numbers. Its noise is a float an element; a bit is kept.
+        noise = torch.empty_like(x).bernoulli_(1 - p)
+        codes = ops.stepwise_codes(noise, [0.5], False)
+        noise.div_(1 - p)
+        ctx.save_for_backward(codes)
+        ctx.scale = _dropout_scale(p, x.dtype)
+        ctx.strides = noise.stride()
+        return x * noise
+
+    @staticmethod
+    def backward(ctx, grad):
+        (codes,) = ctx.saved_tensors
+        return ops.stepwise_backward(grad, codes, [0.0, ctx.scale], ctx.strides), None
+
+
+def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
+    """torch's dropout, with the same mask for the same seed; keeps one bit an element."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"[dropout] expected a probability, got {p}")
+    if not training or p == 0 or p == 1 or not (torch.is_grad_enabled() and x.requires_grad):
+        return torch.nn.functional.dropout(x, p, training)
+    return _Dropout.apply(x, p)
+
+
+class _PReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        codes = ops.stepwise_codes(x, [0.0], False)
+        ctx.save_for_backward(codes, weight)
+        ctx.strides = torch.empty_like(x, device="meta").stride()
+        return torch.nn.functional.prelu(x, weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        codes, weight = ctx.saved_tensors
+        if weight.numel() > 1:
+            weight = weight.view([-1 if axis == 1 else 1 for axis in range(grad.dim())])
+        positive = ops.stepwise_backward(grad, codes, [0.0, 1.0], ctx.strides)
+        negative = ops.stepwise_backward(grad, codes, [1.0, 0.0], ctx.strides)
+        return positive + negative * weight, None
+
+
+def prelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """torch's prelu with a weight that takes no gradient; keeps one bit an element."""
+    if not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
+        return torch.nn.functional.prelu(x, weight)
+    if weight.requires_grad:
+        raise ValueError(
+            "[prelu] expected a weight that takes no gradient, got one that does: its gradient "
+            "needs the input, so use torch's own"
+        )
+    return _PReLU.apply(x, weight)
+
+
+def _pair(value) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+class _MaxPool2d(torch.autograd.Function):
+    """The place in the window is (row, column) in units of the dilation, row * width + column."""
+
+    @staticmethod
+    def forward(ctx, x, kernel, stride, padding, dilation, ceil_mode):
+        y, indices = torch.ops.aten.max_pool2d_with_indices(
+            x, kernel, stride, padding, dilation, ceil_mode
+        )
+        ctx.arguments = (kernel, stride, padding, dilation, ceil_mode)
+        ctx.like = torch.empty_like(x, device="meta")  # sizes and layout; no memory
+        row, column = _MaxPool2d.corners(ctx, y.shape[-2:], x.device)
+        width = x.shape[-1]
+        place_row = (indices // width - row) // dilation[0]
+        place_column = (indices % width - column) // dilation[1]
+        place = (place_row * kernel[1] + place_column).to(torch.float32)
+        ctx.place_strides = place.stride()
+        ctx.save_for_backward(ops.stepwise_codes(place, [i + 0.5 for i in range(15)], False))
+        return y
+
+    @staticmethod
+    def corners(ctx, size, device):
+        _, stride, padding, _, _ = ctx.arguments
+        row = torch.arange(size[0], device=device).view(-1, 1) * stride[0] - padding[0]
+        column = torch.arange(size[1], device=device) * stride[1] - padding[1]
+        return row, column
+
+    @staticmethod
+    def backward(ctx, grad):
+        (codes,) = ctx.saved_tensors
+        kernel, stride, padding, dilation, ceil_mode = ctx.arguments
+        ones = torch.ones((), device=grad.device).expand(grad.shape)
+        place = ops.stepwise_backward(
+            ones, codes, [float(i) for i in range(16)], ctx.place_strides
+        ).to(torch.int64)
+        row, column = _MaxPool2d.corners(ctx, grad.shape[-2:], grad.device)
+        width = ctx.like.shape[-1]
+        indices = (row + place // kernel[1] * dilation[0]) * width
+        indices += column + place % kernel[1] * dilation[1]
+        # torch asks for the input but reads only its shape and layout.
+        x = torch.empty_strided(
+            ctx.like.shape, ctx.like.stride(), dtype=grad.dtype, device=grad.device
+        )
+        result = torch.ops.aten.max_pool2d_with_indices_backward(
+            grad, x, kernel, stride, padding, dilation, ceil_mode, indices
+        )
+        return result, None, None, None, None, None
+
+
+def max_pool2d(
+    x: torch.Tensor,
+    kernel_size,
+    stride=None,
+    padding=0,
+    dilation=1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> torch.Tensor:
+    """torch's max_pool2d, exact; keeps 4 bits an output. Windows of more than 16 places, and calls
+    that want the indices, are torch's own."""
+    kernel = _pair(kernel_size)
+    if (
+        return_indices
+        or kernel[0] * kernel[1] > 16
+        or not (torch.is_grad_enabled() and x.requires_grad)
+    ):
+        return torch.nn.functional.max_pool2d(
+            x, kernel_size, stride, padding, dilation, ceil_mode, return_indices
+        )
+    steps = kernel if stride is None or stride == [] else _pair(stride)
+    return _MaxPool2d.apply(x, kernel, steps, _pair(padding), _pair(dilation), ceil_mode)

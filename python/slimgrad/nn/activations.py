@@ -1,0 +1,196 @@
+"""The activation modules: subclasses of torch.nn's, so that isinstance and state_dict stay.
+
+Each takes torch's arguments and by keyword ``bits`` (1 to 4; "exact" for GELU, SiLU and Mish), and
+where the table is an approximation ``interval`` and ``weight``. An activation whose derivative is
+piecewise constant is exact and keeps the 1 or 2 bits that takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from .. import functional as F
+from ..fewbit import WEIGHT, check_bits
+from ..step_tables import StepTable
+
+_INVERTIBLE = (nn.GELU, nn.SiLU, nn.Mish)
+
+
+class _Fewbit:
+    """What the modules share: ``bits``, checked when the module is made, and shown."""
+
+    def __init__(self, *args, bits: int | str = 3, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.bits = bits
+        if bits == "exact" and isinstance(self, _INVERTIBLE):
+            if getattr(self, "inplace", False):
+                raise ValueError(
+                    f'[{type(self).__name__}] expected inplace=False with bits="exact", got True'
+                )
+        else:
+            check_bits(type(self).__name__, bits)
+
+    def extra_repr(self) -> str:
+        return ", ".join(part for part in (super().extra_repr(), f"bits={self.bits!r}") if part)
+
+
+class _Approximate(_Fewbit):
+    """An activation with a table that approximates: which one is the user's choice."""
+
+    def __init__(
+        self,
+        *args,
+        bits: int | str = 3,
+        interval: tuple[float, float] | None = None,
+        weight: str = WEIGHT,
+        **kwargs,
+    ):
+        super().__init__(*args, bits=bits, **kwargs)
+        self.interval = interval
+        self.weight = weight
+
+    @property
+    def _table(self) -> dict:
+        return {"bits": self.bits, "interval": self.interval, "weight": self.weight}
+
+
+class ReLU(_Fewbit, nn.ReLU):
+    def forward(self, x):
+        return F.relu(x, self.inplace, bits=self.bits)
+
+
+class LeakyReLU(_Fewbit, nn.LeakyReLU):
+    def forward(self, x):
+        return F.leaky_relu(x, self.negative_slope, self.inplace, bits=self.bits)
+
+
+class RReLU(_Fewbit, nn.RReLU):
+    """One bit in evaluation; in training torch's own, whose slope is random for each element."""
+
+    def forward(self, x):
+        return F.rrelu(x, self.lower, self.upper, self.training, self.inplace, bits=self.bits)
+
+
+class PReLU(_Fewbit, nn.PReLU):
+    """One bit while the weight is frozen. The gradient of a weight that learns needs the input
+    where it is negative, and then this is torch's own."""
+
+    def forward(self, x):
+        if self.weight.requires_grad and torch.is_grad_enabled():
+            return super().forward(x)
+        return F.prelu(x, self.weight)
+
+
+class Threshold(_Fewbit, nn.Threshold):
+    def forward(self, x):
+        return F.threshold(x, self.threshold, self.value, self.inplace, bits=self.bits)
+
+
+class ReLU6(_Fewbit, nn.ReLU6):
+    def forward(self, x):
+        return F.relu6(x, self.inplace, bits=self.bits)
+
+
+class Hardtanh(_Fewbit, nn.Hardtanh):
+    def forward(self, x):
+        return F.hardtanh(x, self.min_val, self.max_val, self.inplace, bits=self.bits)
+
+
+class Hardsigmoid(_Fewbit, nn.Hardsigmoid):
+    def forward(self, x):
+        return F.hardsigmoid(x, self.inplace, bits=self.bits)
+
+
+class Hardshrink(_Fewbit, nn.Hardshrink):
+    def forward(self, x):
+        return F.hardshrink(x, self.lambd, bits=self.bits)
+
+
+class Softshrink(_Fewbit, nn.Softshrink):
+    def forward(self, x):
+        return F.softshrink(x, self.lambd, bits=self.bits)
+
+
+class GELU(_Approximate, nn.GELU):
+    def forward(self, x):
+        return F.gelu(x, self.approximate, **self._table)
+
+
+class SiLU(_Approximate, nn.SiLU):
+    def forward(self, x):
+        return F.silu(x, self.inplace, **self._table)
+
+
+class Mish(_Approximate, nn.Mish):
+    def forward(self, x):
+        return F.mish(x, self.inplace, **self._table)
+
+
+class Hardswish(_Approximate, nn.Hardswish):
+    def forward(self, x):
+        return F.hardswish(x, self.inplace, **self._table)
+
+
+class Sigmoid(_Approximate, nn.Sigmoid):
+    def forward(self, x):
+        return F.sigmoid(x, **self._table)
+
+
+class LogSigmoid(_Approximate, nn.LogSigmoid):
+    def forward(self, x):
+        return F.logsigmoid(x, **self._table)
+
+
+class Tanh(_Approximate, nn.Tanh):
+    def forward(self, x):
+        return F.tanh(x, **self._table)
+
+
+class Tanhshrink(_Approximate, nn.Tanhshrink):
+    def forward(self, x):
+        return F.tanhshrink(x, **self._table)
+
+
+class Softsign(_Approximate, nn.Softsign):
+    def forward(self, x):
+        return F.softsign(x, **self._table)
+
+
+class Softplus(_Approximate, nn.Softplus):
+    def forward(self, x):
+        return F.softplus(x, self.beta, self.threshold, **self._table)
+
+
+class ELU(_Approximate, nn.ELU):
+    def forward(self, x):
+        return F.elu(x, self.alpha, self.inplace, **self._table)
+
+
+class CELU(_Approximate, nn.CELU):
+    def forward(self, x):
+        return F.celu(x, self.alpha, self.inplace, **self._table)
+
+
+class SELU(_Approximate, nn.SELU):
+    def forward(self, x):
+        return F.selu(x, self.inplace, **self._table)
+
+
+class Stepwise(nn.Module):
+    """Any pointwise function or module with the gradient of a step table."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], table: StepTable):
+        super().__init__()
+        self.function = function
+        self.table = table
+
+    def forward(self, x):
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return self.function(x)
+        return F.stepwise(x, self.function, self.table)
+
+    def extra_repr(self) -> str:
+        return f"levels={len(self.table.levels)}"

@@ -1,0 +1,291 @@
+"""Converting the activations of a model in place, with a report of what was done and what was not.
+
+Modules are converted: torch.nn's activations, Dropout and MaxPool2d, and the activation classes of
+the ``transformers`` package. A functional call inside some forward, such as ``F.gelu(x)``, cannot
+be exchanged from outside. With sample inputs one forward pass finds these calls and reports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from ..fewbit import WEIGHT, check_bits, table_for
+from . import activations as fewbit
+from .masks import Dropout, MaxPool2d
+
+
+@dataclass
+class ConversionReport:
+    """``converted``: (name, what it was, what it is). ``left``: (name, what it is, why)."""
+
+    converted: list[tuple[str, str, str]] = field(default_factory=list)
+    left: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [
+            f"converted {name or '(model)'}: {was} -> {now}" for name, was, now in self.converted
+        ]
+        lines += [f"left {name or '(model)'}: {what}: {why}" for name, what, why in self.left]
+        return "\n".join(lines) or "no activations found"
+
+
+Make = Callable[[nn.Module, Any], nn.Module]
+
+
+def _subclass(cls: type, *names: str, exact: bool = False, table: bool = False) -> Make:
+    """A converter that carries the named attributes over as arguments."""
+
+    def make(module: nn.Module, options: dict) -> nn.Module:
+        bits = options["bits"]
+        if bits == "exact" and not exact:
+            bits = 4
+        if bits == "exact" and getattr(module, "inplace", False):
+            bits = 4
+        extra = {k: options[k] for k in ("interval", "weight")} if table else {}
+        return cls(**{name: getattr(module, name) for name in names}, bits=bits, **extra)
+
+    return make
+
+
+def _prelu(module: nn.PReLU, options: dict) -> nn.Module:
+    new = fewbit.PReLU(module.num_parameters, bits=1)
+    new.weight = module.weight
+    return new
+
+
+def _dropout(module: nn.Dropout, options: dict) -> nn.Module:
+    return Dropout(module.p, module.inplace)
+
+
+def _max_pool(module: nn.MaxPool2d, options: dict) -> nn.Module:
+    return MaxPool2d(
+        module.kernel_size,
+        module.stride,
+        module.padding,
+        module.dilation,
+        module.return_indices,
+        module.ceil_mode,
+    )
+
+
+_CONVERTERS: dict[type, Make] = {
+    nn.ReLU: _subclass(fewbit.ReLU, "inplace"),
+    nn.LeakyReLU: _subclass(fewbit.LeakyReLU, "negative_slope", "inplace"),
+    nn.RReLU: _subclass(fewbit.RReLU, "lower", "upper", "inplace"),
+    nn.PReLU: _prelu,
+    nn.Threshold: _subclass(fewbit.Threshold, "threshold", "value", "inplace"),
+    nn.ReLU6: _subclass(fewbit.ReLU6, "inplace"),
+    nn.Hardtanh: _subclass(fewbit.Hardtanh, "min_val", "max_val", "inplace"),
+    nn.Hardsigmoid: _subclass(fewbit.Hardsigmoid, "inplace"),
+    nn.Hardshrink: _subclass(fewbit.Hardshrink, "lambd"),
+    nn.Softshrink: _subclass(fewbit.Softshrink, "lambd"),
+    nn.GELU: _subclass(fewbit.GELU, "approximate", exact=True, table=True),
+    nn.SiLU: _subclass(fewbit.SiLU, "inplace", exact=True, table=True),
+    nn.Mish: _subclass(fewbit.Mish, "inplace", exact=True, table=True),
+    nn.Hardswish: _subclass(fewbit.Hardswish, "inplace", table=True),
+    nn.Sigmoid: _subclass(fewbit.Sigmoid, table=True),
+    nn.LogSigmoid: _subclass(fewbit.LogSigmoid, table=True),
+    nn.Tanh: _subclass(fewbit.Tanh, table=True),
+    nn.Tanhshrink: _subclass(fewbit.Tanhshrink, table=True),
+    nn.Softsign: _subclass(fewbit.Softsign, table=True),
+    nn.Softplus: _subclass(fewbit.Softplus, "beta", "threshold", table=True),
+    nn.ELU: _subclass(fewbit.ELU, "alpha", "inplace", table=True),
+    nn.CELU: _subclass(fewbit.CELU, "alpha", "inplace", table=True),
+    nn.SELU: _subclass(fewbit.SELU, "inplace", table=True),
+    nn.Dropout: _dropout,
+    nn.MaxPool2d: _max_pool,
+}
+
+# The classes of transformers.activations by name, so that the package need not be there. Those with
+# a formula of their own keep it, and with it every bit of their result: only backward is replaced.
+_TRANSFORMERS_SAME = {
+    "GELUActivation": (fewbit.GELU, {"approximate": "none"}),
+    "GELUTanh": (fewbit.GELU, {"approximate": "tanh"}),
+    "PytorchGELUTanh": (fewbit.GELU, {"approximate": "tanh"}),
+    "SiLUActivation": (fewbit.SiLU, {}),
+    "MishActivation": (fewbit.Mish, {}),
+}
+_TRANSFORMERS_OWN = {
+    "GELUActivation": "gelu",  # with use_gelu_python
+    "GELUTanh": "gelu_tanh",
+    "NewGELUActivation": "gelu_tanh",
+    "FastGELUActivation": "gelu_tanh",
+    "AccurateGELUActivation": "gelu_tanh",
+    "QuickGELUActivation": "quick_gelu",
+    "MishActivation": "mish",
+}
+
+
+def _is_transformers(module: nn.Module) -> bool:
+    return type(module).__module__ == "transformers.activations"
+
+
+def _convert_transformers(module: nn.Module, options: dict) -> nn.Module | str:
+    """The new module, or why there is none."""
+    name = type(module).__name__
+    act = getattr(module, "act", None)
+    own_formula = act is not None and not getattr(act, "__module__", "").startswith("torch")
+    if name in _TRANSFORMERS_SAME and not own_formula:
+        cls, arguments = _TRANSFORMERS_SAME[name]
+        extra = {k: options[k] for k in ("interval", "weight")}
+        return cls(**arguments, bits=options["bits"], **extra)
+    if name in _TRANSFORMERS_OWN:
+        bits = 4 if options["bits"] == "exact" else options["bits"]
+        table = table_for(_TRANSFORMERS_OWN[name], {}, bits, options["interval"], options["weight"])
+        return fewbit.Stepwise(module, table)
+    return "no step table for this class"
+
+
+class _FunctionalCalls(TorchFunctionMode):
+    """Counts activation calls that do not come from inside a converted or known module."""
+
+    def __init__(self, inside: list[str]):
+        super().__init__()
+        self.inside = inside
+        self.found: dict[tuple[str, str], int] = {}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        is_activation = name.rstrip("_") in _FUNCTION_NAMES
+        if (
+            is_activation
+            and self.inside
+            and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
+        ):
+            key = (self.inside[-1], name)
+            self.found[key] = self.found.get(key, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+_FUNCTION_NAMES = {
+    "relu", "leaky_relu", "prelu", "threshold", "relu6", "hardtanh", "hardsigmoid", "hardshrink",
+    "softshrink", "gelu", "silu", "mish", "hardswish", "sigmoid", "logsigmoid", "log_sigmoid",
+    "tanh", "tanhshrink", "softsign", "softplus", "elu", "celu", "selu", "rrelu", "dropout",
+    "max_pool2d",
+}  # fmt: skip
+
+
+def find_functional_calls(model: nn.Module, inputs: Any) -> list[tuple[str, str]]:
+    """(layer, function) for every activation that a forward pass calls as a function.
+
+    Calls that torch.nn's activation modules or converted ones make are theirs, and not listed. A
+    call made in C++, as on the fast path of nn.TransformerEncoderLayer, is not seen.
+    """
+    from ..saved import _call
+
+    inside: list[str] = []
+    mode = _FunctionalCalls(inside)
+
+    def leave(*_) -> None:
+        inside.pop()
+
+    handles = []
+    known = (*_CONVERTERS, fewbit.Stepwise)
+    for name, module in model.named_modules():
+        is_known = isinstance(module, known) or _is_transformers(module)
+
+        # Inside a known activation nothing is counted: the empty name says so.
+        def enter(*_, name=name, is_known=is_known):
+            inside.append("" if is_known else name or "(model)")
+
+        handles.append(module.register_forward_pre_hook(enter))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        with torch.random.fork_rng(), torch.enable_grad(), mode:
+            _call(model, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [key for key in mode.found if key[0]]
+
+
+def convert_activations(
+    model: nn.Module,
+    bits: int | str = 3,
+    *,
+    interval: tuple[float, float] | None = None,
+    weight: str = WEIGHT,
+    include: Callable[[str, nn.Module], bool] = lambda name, module: True,
+    masks: bool = True,
+    inputs: Any = None,
+) -> ConversionReport:
+    """Replaces the activation modules inside ``model`` and reports.
+
+    ``bits`` is 1 to 4, or "exact": then GELU, SiLU and Mish keep their output and one bit, and the
+    others 4 bits. ``include(name, module)`` chooses. ``masks=False`` leaves Dropout and MaxPool2d.
+    With ``inputs`` one forward pass looks for activations that are called as functions.
+
+    A module that is shared (the same object in two places) stays shared. The model itself cannot be
+    replaced in place: if it is an activation, it is reported as left.
+    """
+    if bits != "exact":
+        check_bits("convert_activations", bits)
+    options = {"bits": bits, "interval": interval, "weight": weight}
+    report = ConversionReport()
+    done: dict[int, nn.Module] = {}
+    if type(model) in _CONVERTERS or _is_transformers(model):
+        report.left.append(("", type(model).__name__, "the model itself is the activation"))
+        return report
+    for parent_name, parent in list(model.named_modules()):
+        if isinstance(parent, fewbit.Stepwise):
+            continue
+        # Not named_children(), which shows a module that is there twice only once.
+        for child_name, child in list(parent._modules.items()):
+            if child is None:
+                continue
+            name = f"{parent_name}.{child_name}" if parent_name else child_name
+            new = done.get(id(child)) or _convert_one(name, child, options, include, masks, report)
+            if new is not None:
+                done[id(child)] = new
+                setattr(parent, child_name, new)
+    if inputs is not None:
+        for layer, function in find_functional_calls(model, inputs):
+            why = "called as a function inside forward: use slimgrad.functional there"
+            report.left.append((layer, function, why))
+    return report
+
+
+def _convert_one(
+    name: str,
+    module: nn.Module,
+    options: dict,
+    include: Callable[[str, nn.Module], bool],
+    masks: bool,
+    report: ConversionReport,
+) -> nn.Module | None:
+    kind = type(module)
+    if kind not in _CONVERTERS and not _is_transformers(module):
+        return None
+    if not include(name, module) or (not masks and kind in (nn.Dropout, nn.MaxPool2d)):
+        report.left.append((name, kind.__name__, "not included"))
+        return None
+    if kind is nn.PReLU and module.weight.requires_grad:
+        why = "the gradient of its weight needs the input"
+        report.left.append((name, kind.__name__, why))
+        return None
+    if kind is nn.Dropout and module.inplace:
+        report.left.append((name, kind.__name__, "in place"))
+        return None
+    if kind is nn.MaxPool2d:
+        size = module.kernel_size
+        places = size * size if isinstance(size, int) else size[0] * size[1]
+        if places > 16 or module.return_indices:
+            why = "more than 16 places in a window, or its indices are wanted"
+            report.left.append((name, kind.__name__, why))
+            return None
+    if kind in _CONVERTERS:
+        new: nn.Module | str = _CONVERTERS[kind](module, options)
+    else:
+        new = _convert_transformers(module, options)
+    if isinstance(new, str):
+        report.left.append((name, kind.__name__, new))
+        return None
+    new.train(module.training)
+    report.converted.append((name, kind.__name__, repr(new).split("\n")[0]))
+    return new

@@ -1,0 +1,187 @@
+#include "kernels/invertible.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+#include "kernels/dispatch.h"
+#include "kernels/half_values.h"
+
+// The same targets as fewbit.cc.
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/invertible.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h:
+#include <hwy/highway.h>
+
+#include "kernels/half_values-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace slimgrad::kernels {
+namespace HWY_NAMESPACE {
+
+// At most as wide as a row of codes.
+using F32 = hn::CappedTag<float, fewbit::kNumColumns>;
+using I32 = hn::RebindToSigned<F32>;
+using Floats = hn::Vec<F32>;
+using Integers = hn::Vec<I32>;
+
+// slope_from_output() for all lanes; the lowest bit of `word` is the code.
+HWY_INLINE Floats slopes(Floats y, Integers word, const InverseTable& table) {
+  const F32 f32;
+  const I32 i32;
+  const auto is_right = hn::RebindMask(f32, hn::TestBit(word, hn::Set(i32, 1)));
+  const Floats u = hn::Sub(y, hn::Set(f32, table.minimum));
+  const Floats v = hn::Neg(y);
+  const auto is_tail = hn::AndNot(is_right, hn::Lt(v, hn::Set(f32, table.split)));
+  const Floats w = hn::IfThenElse(is_tail, v, u);
+  const Floats smallest = hn::IfThenElse(is_tail, hn::Set(f32, InverseTable::kSmallestV),
+                                         hn::Set(f32, InverseTable::kSmallestU));
+  const auto is_large = hn::Ge(w, hn::Set(f32, InverseTable::kLargest));
+  const auto is_inside = hn::AndNot(is_large, hn::Ge(w, smallest));
+
+  const Integers bits = hn::BitCast(i32, hn::IfThenElse(is_inside, w, smallest));
+  const Integers left_offset =
+      hn::IfThenElse(hn::RebindMask(i32, is_tail), hn::Set(i32, InverseTable::kTailOffset),
+                     hn::Set(i32, InverseTable::kNearOffset));
+  const Integers offset = hn::IfThenElse(hn::RebindMask(i32, is_right),
+                                         hn::Set(i32, InverseTable::kRightOffset), left_offset);
+  const Integers piece = hn::Add(hn::ShiftRight<InverseTable::kPieceShift>(bits), offset);
+  const Integers first = hn::ShiftLeft<2>(piece);
+  const Integers fraction = hn::ShiftLeft<3>(hn::And(bits, hn::Set(i32, 0xfffff)));
+  const Floats f =
+      hn::Sub(hn::BitCast(f32, hn::Or(fraction, hn::Set(i32, 0x3f800000))), hn::Set(f32, 1.0f));
+  const float* c = table.coefficients.data();
+  Floats slope = hn::GatherIndex(f32, c + 3, first);
+  slope = hn::Add(hn::GatherIndex(f32, c + 2, first), hn::Mul(f, slope));
+  slope = hn::Add(hn::GatherIndex(f32, c + 1, first), hn::Mul(f, slope));
+  slope = hn::Add(hn::GatherIndex(f32, c, first), hn::Mul(f, slope));
+  slope = hn::IfThenElse(is_inside, slope, hn::IfThenElseZero(is_large, hn::Set(f32, 1.0f)));
+  return hn::IfThenElse(hn::IsNaN(y), y, slope);
+}
+
+template <typename T>
+HWY_INLINE void multiply_any(const T* gradient, const T* outputs, std::size_t num_blocks,
+                             const std::uint32_t* codes, const InverseTable& table, T* result) {
+  const F32 f32;
+  const I32 i32;
+  const hn::RebindToUnsigned<F32> u32;
+  for (std::size_t block = 0; block < num_blocks; ++block) {
+    for (std::size_t column = 0; column < fewbit::kNumColumns; column += hn::Lanes(f32)) {
+      Integers word = hn::BitCast(i32, hn::LoadU(u32, codes + column));
+      for (std::size_t row = 0; row < fewbit::kNumRows; ++row) {
+        const std::size_t i = row * fewbit::kNumColumns + column;
+        const Floats slope = slopes(load_floats(f32, outputs + i), word, table);
+        store_floats(f32, hn::Mul(load_floats(f32, gradient + i), slope), result + i);
+        word = hn::ShiftRight<1>(word);
+      }
+    }
+    gradient += fewbit::kBlockValues;
+    outputs += fewbit::kBlockValues;
+    result += fewbit::kBlockValues;
+    codes += fewbit::block_words(1);
+  }
+}
+
+void slopes_float32(const float* gradient, const float* outputs, std::size_t num_blocks,
+                    const std::uint32_t* codes, const InverseTable& table, float* result) {
+  multiply_any(gradient, outputs, num_blocks, codes, table, result);
+}
+void slopes_bfloat16(const BFloat16Bits* gradient, const BFloat16Bits* outputs,
+                     std::size_t num_blocks, const std::uint32_t* codes, const InverseTable& table,
+                     BFloat16Bits* result) {
+  multiply_any(gradient, outputs, num_blocks, codes, table, result);
+}
+void slopes_float16(const Float16Bits* gradient, const Float16Bits* outputs, std::size_t num_blocks,
+                    const std::uint32_t* codes, const InverseTable& table, Float16Bits* result) {
+  multiply_any(gradient, outputs, num_blocks, codes, table, result);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace slimgrad::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace slimgrad::kernels {
+namespace {
+
+HWY_EXPORT(slopes_float32);
+HWY_EXPORT(slopes_bfloat16);
+HWY_EXPORT(slopes_float16);
+
+void multiply_whole(const float* gradient, const float* outputs, std::size_t num_blocks,
+                    const std::uint32_t* codes, const InverseTable& table, float* result) {
+  HWY_DYNAMIC_DISPATCH(slopes_float32)(gradient, outputs, num_blocks, codes, table, result);
+}
+void multiply_whole(const BFloat16Bits* gradient, const BFloat16Bits* outputs,
+                    std::size_t num_blocks, const std::uint32_t* codes, const InverseTable& table,
+                    BFloat16Bits* result) {
+  HWY_DYNAMIC_DISPATCH(slopes_bfloat16)(gradient, outputs, num_blocks, codes, table, result);
+}
+void multiply_whole(const Float16Bits* gradient, const Float16Bits* outputs, std::size_t num_blocks,
+                    const std::uint32_t* codes, const InverseTable& table, Float16Bits* result) {
+  HWY_DYNAMIC_DISPATCH(slopes_float16)(gradient, outputs, num_blocks, codes, table, result);
+}
+
+}  // namespace
+
+float slope_from_output(float y, bool is_right, const InverseTable& table) noexcept {
+  if (std::isnan(y)) return y;
+  const bool is_tail = !is_right && -y < table.split;
+  const float w = is_tail ? -y : y - table.minimum;
+  if (w >= InverseTable::kLargest) return 1.0f;
+  if (!(w >= (is_tail ? InverseTable::kSmallestV : InverseTable::kSmallestU))) return 0.0f;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(w);
+  const std::int32_t offset = is_right  ? InverseTable::kRightOffset
+                              : is_tail ? InverseTable::kTailOffset
+                                        : InverseTable::kNearOffset;
+  const std::int32_t piece = static_cast<std::int32_t>(bits >> InverseTable::kPieceShift) + offset;
+  const float f = std::bit_cast<float>((bits & 0xfffffu) << 3 | 0x3f800000u) - 1.0f;
+  const float* c = table.coefficients.data() + 4 * piece;
+  return c[0] + f * (c[1] + f * (c[2] + f * c[3]));
+}
+
+template <typename T>
+void multiply_slopes_scalar(std::span<const T> gradient, std::span<const T> outputs,
+                            std::span<const std::uint32_t> codes, const InverseTable& table,
+                            std::span<T> result) noexcept {
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const std::size_t e = i % fewbit::kBlockValues;
+    const std::uint32_t* block = codes.data() + i / fewbit::kBlockValues * fewbit::block_words(1);
+    const bool is_right =
+        fewbit::code_at(block, e / fewbit::kNumColumns, e % fewbit::kNumColumns, 1) != 0;
+    const float slope = slope_from_output(to_float(outputs[i]), is_right, table);
+    result[i] = from_float<T>(to_float(gradient[i]) * slope);
+  }
+}
+
+template <typename T>
+void multiply_slopes(std::span<const T> gradient, std::span<const T> outputs,
+                     std::span<const std::uint32_t> codes, const InverseTable& table,
+                     std::span<T> result) noexcept {
+  if (use_scalar()) return multiply_slopes_scalar(gradient, outputs, codes, table, result);
+  const std::size_t num_whole = gradient.size() / fewbit::kBlockValues;
+  multiply_whole(gradient.data(), outputs.data(), num_whole, codes.data(), table, result.data());
+  const std::size_t first = num_whole * fewbit::kBlockValues;
+  multiply_slopes_scalar(gradient.subspan(first), outputs.subspan(first),
+                         codes.subspan(num_whole * fewbit::block_words(1)), table,
+                         result.subspan(first));
+}
+
+#define SLIMGRAD_FOR_TYPE(T)                                                                   \
+  template void multiply_slopes_scalar<T>(std::span<const T>, std::span<const T>,              \
+                                          std::span<const std::uint32_t>, const InverseTable&, \
+                                          std::span<T>) noexcept;                              \
+  template void multiply_slopes<T>(std::span<const T>, std::span<const T>,                     \
+                                   std::span<const std::uint32_t>, const InverseTable&,        \
+                                   std::span<T>) noexcept;
+SLIMGRAD_FOR_TYPE(float)
+SLIMGRAD_FOR_TYPE(BFloat16Bits)
+SLIMGRAD_FOR_TYPE(Float16Bits)
+#undef SLIMGRAD_FOR_TYPE
+
+}  // namespace slimgrad::kernels
+#endif  // HWY_ONCE
