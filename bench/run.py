@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+
 from bench.timing import print_table, write_json
 
 SUITES = sorted(p.stem.removeprefix("suite_") for p in Path(__file__).parent.glob("suite_*.py"))

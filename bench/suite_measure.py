@@ -1,10 +1,15 @@
-"""measure: all statistics in one pass, against a copy of the tensor and torch's own operators.
+"""measure: all statistics in one pass, against a copy of the tensor and torch's own operators; and
+what follows from the statistics.
 
 The unit is `copy_` of the same tensor: what it costs to touch the memory once.
 """
 
 import torch
+
+import slimgrad as sg
 from bench.timing import Row, race
+
+ops = torch.ops.slimgrad
 
 
 def torch_log_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,4 +33,23 @@ def run(quick: bool) -> list[Row]:
         }
         case = f"{num_values >> 20} Mi {str(dtype).removeprefix('torch.')}"
         rows += race("measure", case, "copy_", alternatives, seconds=0.5 if quick else 4.0)
-    return rows
+    return rows + planning(quick)
+
+
+def planning(quick: bool) -> list[Row]:
+    """A threshold from statistics costs the same for any tensor; torch's ways to one do not."""
+    x = torch.exp(2 * torch.randn(1 << (18 if quick else 22)) - 4)
+    stats = sg.measure(x)
+    alternatives = {"torch.topk of the 4 Mi values": lambda: x.topk(len(x) // 10, sorted=False)}
+    for method in ("empirical", "lognormal", "gennorm", "normal"):
+        alternatives[f"threshold, {method}"] = lambda method=method: sg.threshold(
+            stats, 0.9, method
+        )
+    unit = "threshold, empirical"
+    rows = race("plan", "threshold for a sparsity of 0.9", unit, alternatives, 0.5)
+    million = x[:1_000_000]
+    fits = {
+        f"fit of 1,000,000 values, {family}": lambda family=family: ops.fit(million, family)
+        for family in ("gennorm", "lognormal", "laplace")
+    }
+    return rows + race("plan", "maximum likelihood", next(iter(fits)), fits, 1.0)

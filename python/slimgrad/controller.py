@@ -1,18 +1,22 @@
-"""compress(model): puts gates behind the layers of a model, and looks after them."""
+"""compress(model): puts gates behind the layers of a model, converts its activations, and looks
+after both."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ._library import ops
 from .gradients import LossScale, Prune, Quantize, parse_gradients
+from .nn.convert import ConversionReport, convert_activations
 from .plan import SCHEDULE_ROWS, Plan, layer_report, new_layer_stats, new_plan
 
 GATE = "slimgrad_gate"  # the name of the submodule that a compressed layer gets
@@ -49,10 +53,9 @@ class GradientGate(nn.Module):
         return ops.gradient_gate(x, self.plan, self.stats, self.stream)
 
     def _apply(self, fn, recurse=True):
-        # .half() and .bfloat16() on a model must not round counters and seeds.
-        return super()._apply(
-            lambda t: fn(t).to(torch.float64) if t.dtype == torch.float64 else fn(t), recurse
-        )
+        # .half() and .bfloat16() on a model must not round counters and seeds: the state follows
+        # the model to a device, never to another type.
+        return super()._apply(lambda t: t.to(fn(t).device), recurse)
 
     def extra_repr(self) -> str:
         return f"calls={int(self.plan[Plan.CALLS])}"
@@ -71,11 +74,38 @@ def _selected(name: str, module: nn.Module, selector: Selector) -> bool:
     return any(name == prefix or name.startswith(prefix + ".") for prefix in names)
 
 
+class _AcrossLayers:
+    """The hook before a model's forward that looks at all layers: allocation, dynamic loss scale.
+
+    An object that holds the gates, not a closure: copies and pickles of the model then have one
+    that holds the gates of theirs.
+    """
+
+    def __init__(self, gates: list[GradientGate], prune: Prune | None, scale: LossScale | None):
+        self.gates = gates
+        self.prune = prune
+        self.scale = scale
+
+    def __call__(self, _module, _inputs) -> None:
+        if not torch.is_grad_enabled():
+            return
+        plans = [gate.plan for gate in self.gates]
+        stats = [gate.stats for gate in self.gates]
+        prune, scale = self.prune, self.scale
+        if prune is not None:
+            ops.allocate_plans_(
+                plans, stats, prune.sparsity, prune.allocation, prune.method, prune.cap
+            )
+        if scale is not None:
+            ops.update_loss_scale_(plans, stats, scale.growth_interval)
+
+
 class Controller:
     """What compress() returns: the gates of a model, their state and their reports.
 
     converted: names of the layers whose gradient is compressed.
     left: names of layers that are not, each with the reason.
+    activations: the report of the activations that were converted and of those that were not.
     """
 
     def __init__(self, model: nn.Module, prune: Prune | None, quantize: Quantize | None):
@@ -85,7 +115,9 @@ class Controller:
         self.gates: dict[str, GradientGate] = {}
         self.left: dict[str, str] = {}
         self._hooks: list[Any] = []
-        self._loss_scale_state: torch.Tensor | None = None
+        self._across: _AcrossLayers | None = None
+        self.activations = ConversionReport()
+        self._replaced: list[tuple[nn.Module, str, nn.Module]] = []  # parent, name, original
 
     @property
     def converted(self) -> list[str]:
@@ -117,6 +149,8 @@ class Controller:
                 f"{row['cosine']:7.4f} {row['relative_error']:7.4f} {format:>6} {scale:>9}{note}"
             )
         lines += [f"{name[-28:]:28} not converted: {why}" for name, why in self.left.items()]
+        if self.activations.converted or self.activations.left:
+            lines.append(str(self.activations))
         return "\n".join(lines)
 
     def log(self, to, step: int | None = None) -> None:
@@ -154,6 +188,9 @@ class Controller:
             raise ValueError("[set_sparsity] expected a model compressed with Prune")
         if not 0 <= sparsity < 1:
             raise ValueError(f"[set_sparsity] expected 0 <= sparsity < 1, got {sparsity}")
+        self.prune = replace(self.prune, sparsity=sparsity)
+        if self._across is not None and self._across.prune is not None:
+            self._across.prune = self.prune
         for gate in self.gates.values():
             gate.plan[Plan.SCHEDULE :] = -1
             gate.plan[Plan.SPARSITY] = sparsity
@@ -168,6 +205,10 @@ class Controller:
         for name in self.gates:
             delattr(modules[name], GATE)
         self.gates.clear()
+        for parent, name, original in self._replaced:
+            original.train(parent._modules[name].training)
+            setattr(parent, name, original)
+        self._replaced.clear()
 
     # ---- building ---------------------------------------------------------------------------
 
@@ -177,6 +218,15 @@ class Controller:
         self.gates[name] = gate
         self._hooks.append(module.register_forward_hook(_gate_output))
 
+    def _convert_activations(self, bits: int | str, inputs: Any, chosen: Callable) -> None:
+        before = [
+            (parent, name, child)
+            for parent in self.model.modules()
+            for name, child in parent._modules.items()
+        ]
+        self.activations = convert_activations(self.model, bits, include=chosen, inputs=inputs)
+        self._replaced = [row for row in before if row[0]._modules[row[1]] is not row[2]]
+
     def _plan_across_layers(self) -> None:
         """Hooks the ops that look at all layers, where needed, before the model's forward."""
         allocation = self.prune is not None and self.prune.allocation != "uniform"
@@ -184,21 +234,12 @@ class Controller:
         dynamic = isinstance(scale, LossScale) and scale.dynamic
         if not (allocation or dynamic) or not self.gates:
             return
-        plans = [gate.plan for gate in self.gates.values()]
-        stats = [gate.stats for gate in self.gates.values()]
-        prune = self.prune
-
-        def before_forward(_module, _inputs):
-            if not torch.is_grad_enabled():
-                return
-            if allocation:
-                ops.allocate_plans_(
-                    plans, stats, prune.sparsity, prune.allocation, prune.method, prune.cap
-                )
-            if dynamic:
-                ops.update_loss_scale_(plans, stats, scale.growth_interval)
-
-        self._hooks.append(self.model.register_forward_pre_hook(before_forward))
+        self._across = _AcrossLayers(
+            list(self.gates.values()),
+            self.prune if allocation else None,
+            scale if dynamic else None,
+        )
+        self._hooks.append(self.model.register_forward_pre_hook(self._across))
 
 
 def _schedule_rows(schedule: Mapping[int, float]) -> list[float]:
@@ -219,6 +260,8 @@ def _refusal(name: str, module: nn.Module, include: Selector, exclude: Selector)
         return "excluded"
     if GATE in module._modules:
         return "compressed already"
+    if isinstance(module, NonDynamicallyQuantizableLinear):
+        return "nn.MultiheadAttention uses its weight without calling it"
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         return "its parameters are not initialised yet"
     return None
@@ -227,7 +270,9 @@ def _refusal(name: str, module: nn.Module, include: Selector, exclude: Selector)
 def compress(
     model: nn.Module,
     gradients: str | Prune | Quantize | Iterable = (),
+    activations: int | str | None = None,
     *,
+    inputs: Any = None,
     include: Selector = None,
     exclude: Selector = None,
     refresh: int = 1,
@@ -237,9 +282,13 @@ def compress(
     min_elements: int = 4096,
     seed: int | None = None,
 ) -> Controller:
-    """Compresses the neural gradients of a model's convolutions and linear layers, in place.
+    """Compresses what backward handles, in place: the neural gradients of a model's convolutions
+    and linear layers, and what its activations keep.
 
     gradients: "fp4" to "fp8", a Prune, a Quantize, or a list with one of each.
+    activations: 1 to 4 bits an element, or "exact"; see slimgrad.nn.convert_activations.
+    inputs: sample inputs; one forward pass then finds activations that are called as functions,
+        which cannot be converted, and the report names them.
     include, exclude: a name or names (with all below them), or a predicate (name, module).
     refresh: plan anew every so many backward passes of a layer, from a fresh sample; 0: only when
         controller.refresh() asks for it.
@@ -265,7 +314,18 @@ def compress(
         seed = int(torch.randint(1 << 62, ()).item())
 
     controller = Controller(model, prune, quantize)
+    if activations is not None:
+        controller._convert_activations(
+            activations,
+            inputs,
+            lambda name, module: (
+                (include is None or _selected(name, module, include))
+                and not _selected(name, module, exclude)
+            ),
+        )
     if prune is None and quantize is None:
+        if activations is None:
+            raise ValueError("[compress] expected gradients= or activations=, got neither")
         return controller
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     for index, (name, module) in enumerate(model.named_modules()):
@@ -287,8 +347,8 @@ def compress(
             if part is not None:
                 part.write(plan)
         if schedule is not None:
-            rows = _schedule_rows(schedule)
-            plan[Plan.SCHEDULE : Plan.SCHEDULE + len(rows)] = torch.tensor(rows).double()
+            rows = torch.tensor(_schedule_rows(schedule), dtype=torch.float64)
+            plan[Plan.SCHEDULE : Plan.SCHEDULE + len(rows)] = rows
         controller._add(name, module, plan)
         controller.gates[name].stream = rank
     if not controller.gates:

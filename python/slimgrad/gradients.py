@@ -92,8 +92,8 @@ class Quantize:
         if self.format is not None:
             object.__setattr__(self, "format", as_format(self.format))
             object.__setattr__(self, "bits", self.format.bits)
-        if not 2 <= self.bits <= 8:
-            raise ValueError(f"[Quantize] expected 2 to 8 bits, got {self.bits}")
+        if not isinstance(self.bits, int) or not 2 <= self.bits <= 8:
+            raise ValueError(f"[Quantize] expected 2 to 8 bits, got {self.bits!r}")
         default = "stochastic" if self.bits <= 5 else None
         object.__setattr__(self, "rounding", self.rounding or default or "nearest")
         object.__setattr__(self, "underflow", self.underflow or default or "zero")

@@ -4,12 +4,12 @@ import gc
 import weakref
 
 import pytest
+import torch
+import torch.nn.functional as F
+
 import slimgrad as sg
 import slimgrad.functional as S
-import torch.nn.functional as F
 from slimgrad.fewbit import table_for
-
-import torch
 
 EXACT = {
     "relu": (F.relu, S.relu),

@@ -3,13 +3,13 @@
 import copy
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
 import slimgrad as sg
 import slimgrad.functional as S
 from slimgrad.fewbit import table_for
-from torch.utils.checkpoint import checkpoint
-
-import torch
-from torch import nn
 
 NAMES = [name for name in sg.nn.__all__ if hasattr(nn, name)]
 ARGUMENTS = {"Threshold": (0.1, 0.2), "MaxPool2d": (2,)}

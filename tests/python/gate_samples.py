@@ -1,0 +1,44 @@
+"""What the tests of the gate and the controller share: state for a gate, and its random seeds."""
+
+import torch
+
+from slimgrad.plan import Plan, new_layer_stats, new_plan
+
+_MASK = (1 << 64) - 1
+
+
+def state(*parts, **fields):
+    """Plan and stats of one layer that compresses any size; ``fields`` overrides plan fields."""
+    plan = new_plan()
+    plan[Plan.SEED_LOW] = 5
+    plan[Plan.SEED_HIGH] = 7
+    plan[Plan.SAMPLE_SIZE] = 1 << 16
+    plan[Plan.REFRESH_EVERY] = 1
+    for part in parts:
+        part.write(plan)
+    for name, value in fields.items():
+        plan[Plan[name]] = value
+    return plan, new_layer_stats()
+
+
+def _mix(x):
+    """SplitMix64's finaliser, written from the publication."""
+    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def draw_seed(plan, calls, stream=0):
+    """The seed of the draws of backward pass number ``calls``, as the ops take it (int64)."""
+    seed = int(plan[Plan.SEED_LOW]) | int(plan[Plan.SEED_HIGH]) << 32
+    mixed = _mix(seed ^ _mix(calls ^ _mix(stream)))
+    return mixed - (1 << 64) if mixed >> 63 else mixed
+
+
+def lognormal(shape, sigma=2.0, seed=0, zeros=0.0, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.exp(sigma * torch.randn(shape, generator=generator))
+    x *= torch.sign(torch.rand(shape, generator=generator) - 0.5)
+    x[torch.rand(shape, generator=generator) < zeros] = 0
+    return x * scale
