@@ -47,7 +47,13 @@ Distribution distribution_of(std::string_view family, at::ArrayRef<double> param
 }
 
 at::Tensor fit_op(const at::Tensor& x, std::string_view family) {
-  return tensor_of(fit(sample_of(x, "fit"), parse_family(family)).params());
+  const Family parsed = parse_family(family);
+  if (x.scalar_type() == at::kDouble) return tensor_of(fit(sample_of(x, "fit"), parsed).params());
+  // Without the sorting, which distances need and fits do not.
+  check_float_dtype(x, "fit");
+  const at::Tensor values = x.detach().to(at::kCPU, at::kFloat).contiguous();
+  const auto size = static_cast<std::size_t>(values.numel());
+  return tensor_of(fit(std::span(values.const_data_ptr<float>(), size), parsed).params());
 }
 
 at::Tensor ks_distance_op(const at::Tensor& x, std::string_view family,

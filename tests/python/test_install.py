@@ -12,8 +12,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def readme_example(language):
-    return re.search(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+def readme_examples(language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
 def run(*command, **options):
@@ -26,7 +26,7 @@ def run(*command, **options):
 def built(tmp_path_factory):
     project = tmp_path_factory.mktemp("uses_slimgrad")
     shutil.copytree(ROOT / "tests" / "install", project, dirs_exist_ok=True)
-    (project / "readme_example.cc").write_text(readme_example("cpp"))
+    (project / "readme_example.cc").write_text(readme_examples("cpp")[0])
     build = project / "build"
     cmake_dir = run(sys.executable, "-m", "slimgrad", "--cmake-dir", cwd="/")
     run(
@@ -52,7 +52,9 @@ def test_the_torch_library_links_and_runs(built):
 
 def test_the_readme_examples_run(built, tmp_path):
     assert re.search(r"zeros 0\.85", run(str(built / "readme_example")))
-    assert "lognormal" in run(sys.executable, "-c", readme_example("python"), cwd=tmp_path)
+    compressed, measured = readme_examples("python")
+    assert "1-" in run(sys.executable, "-c", compressed, cwd=tmp_path)
+    assert "lognormal" in run(sys.executable, "-c", measured, cwd=tmp_path)
 
 
 def test_imports_and_runs_from_anywhere(tmp_path):
