@@ -67,6 +67,8 @@ Application application_of(const GradientPlan& plan, std::uint64_t seed) {
       .op = kOp, .threshold = std::nullopt, .quantizer = plan.quantizer, .seed = seed};
   if (plan.prune == PruneKind::kStochastic || plan.prune == PruneKind::kTopKStochastic)
     application.threshold = plan.threshold;
+  else if (!plan.quantizer)
+    application.threshold = 0;  // nothing is left to do, but the zeros are counted
   return application;
 }
 
