@@ -1,6 +1,7 @@
-"""What `make demo` runs: the format table, then the gradients of a small random network, measured
-and fitted, with the format, scale and pruning threshold that follow. Needs no data."""
+"""The format table, then the gradients of a small random network, measured and fitted, with the
+format, scale and pruning threshold that follow. Needs no data."""
 
+import argparse
 import math
 
 import torch
@@ -8,7 +9,7 @@ import torch
 import slimgrad as sg
 
 
-def gradients() -> dict[str, torch.Tensor]:
+def gradients(num_images: int) -> dict[str, torch.Tensor]:
     """Neural gradients (loss with respect to each layer's output) of a random CNN on noise."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(
@@ -35,12 +36,16 @@ def gradients() -> dict[str, torch.Tensor]:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
             module.register_forward_hook(keep(f"{name} {type(module).__name__}"))
-    images, labels = torch.randn(64, 3, 32, 32), torch.randint(10, (64,))
+    images, labels = torch.randn(num_images, 3, 32, 32), torch.randint(10, (num_images,))
     torch.nn.functional.cross_entropy(model(images), labels).backward()
     return found
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=64, help="images in the batch")
+    arguments = parser.parse_args()
+
     print("Best low-bit formats (sign-exponent-mantissa) for gradients with a spread of log2|x|:\n")
     print(f"  {'spread':10}" + "".join(f"{f'{bits} bits':>9}" for bits in range(4, 9)))
     for spread in [(2.5, 4.5), (3.0, 5.5)]:
@@ -53,7 +58,7 @@ def main() -> None:
         head
         + f"{'lognormal':>11}{'normal':>9}{'gennorm':>9}{'FP6':>7}{'scale':>11}{'alpha(0.85)':>13}"
     )
-    for name, gradient in gradients().items():
+    for name, gradient in gradients(arguments.images).items():
         stats = sg.measure(gradient)
         log2_std = stats.log_std / math.log(2)
         ks = [

@@ -1,0 +1,66 @@
+"""Every example runs, at a tiny size."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def run(*command, **options):
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_no_example_is_forgotten():
+    assert {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"} == {
+        "analyse_gradients.py",
+        "huggingface.py",
+        "cpp",
+    }
+
+
+def test_analyse_gradients(tmp_path):
+    out = run(sys.executable, EXAMPLES / "analyse_gradients.py", "--images", 4, cwd=tmp_path)
+    assert "1-4-1" in out
+    assert out.count("Conv2d") == 3
+
+
+@pytest.mark.parametrize("model", ["bert", "resnet"])
+def test_huggingface(model, tmp_path):
+    pytest.importorskip("transformers")
+    out = run(
+        *(sys.executable, EXAMPLES / "huggingface.py", "--model", model),
+        *("--steps", 8, "--batch", 16),
+        cwd=tmp_path,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    first, last = map(float, re.search(r"loss ([\d.]+) at first, ([\d.]+) after", out).groups())
+    assert last < first
+    # layer, calls, values, spread, sparsity wanted, achieved, ...
+    rows = [line.split() for line in out.splitlines() if " 0.8500 " in line and "left" not in line]
+    zeros = [float(row[5]) for row in rows]
+    # Behind the last layers of a BERT, only the first token has a gradient: sparser than wanted.
+    assert all(share > 0.84 for share in zeros), out
+    assert sum(abs(share - 0.85) < 0.01 for share in zeros) >= 3, out
+
+
+def test_cpp(tmp_path):
+    cmake_dir = run(sys.executable, "-m", "slimgrad", "--cmake-dir", cwd="/").strip()
+    run(
+        *("cmake", "-S", EXAMPLES / "cpp", "-B", tmp_path, "-G", "Ninja"),
+        f"-Dslimgrad_DIR={cmake_dir}",
+        f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}",
+        "-DCMAKE_BUILD_TYPE=Release",
+    )
+    run("cmake", "--build", tmp_path)
+    out = run(tmp_path / "train_with_gates", 150)
+    accuracy, zeros = map(float, re.match(r"accuracy ([\d.]+), zeros ([\d.]+)", out).groups())
+    assert accuracy > 0.9
+    assert abs(zeros - 0.8) < 0.01
