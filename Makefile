@@ -15,7 +15,7 @@ build: setup
 	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --force-reinstall -C build-dir=build/release .
 
 demo: build
-	$(PYTHON) examples/demo.py
+	.venv/bin/slimgrad-train
 
 test: build lint asan
 	ctest --preset release

@@ -4,11 +4,12 @@ include(CMakePackageConfigHelpers)
 
 if(SKBUILD)
   set(prefix ${SKBUILD_PROJECT_NAME}/)
-  install(TARGETS slimgrad-program DESTINATION ${SKBUILD_SCRIPTS_DIR})
+  set(programs_dir ${SKBUILD_SCRIPTS_DIR})
 else()
   set(prefix "")
-  install(TARGETS slimgrad-program DESTINATION bin)
+  set(programs_dir bin)
 endif()
+install(TARGETS slimgrad-program DESTINATION ${programs_dir})
 set(package_dir ${prefix}lib/cmake/slimgrad)
 
 set(installed_targets slimgrad)
@@ -17,9 +18,21 @@ if(SLIMGRAD_TORCH)
   if(SKBUILD)
     # Python has loaded libtorch before it loads us, and it lies wherever that Python keeps torch.
     set_target_properties(slimgrad_torch PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib")
+    # A program starts without Python's help: from the folder of the scripts it goes to that of the
+    # packages, as Python lays them out; failing that, to the torch that we were built with.
+    find_package(Python3 REQUIRED COMPONENTS Interpreter)
+    execute_process(
+      COMMAND ${Python3_EXECUTABLE} -c "import os.path as p, sysconfig as s; \
+print(p.relpath(s.get_path('platlib'), s.get_path('scripts')))"
+      OUTPUT_VARIABLE packages OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    set(train_rpath "$ORIGIN/${packages}/${prefix}lib" "$ORIGIN/${packages}/torch/lib"
+                    "${TORCH_INSTALL_PREFIX}/lib")
   else()
     set_target_properties(slimgrad_torch PROPERTIES INSTALL_RPATH "${TORCH_INSTALL_PREFIX}/lib")
+    set(train_rpath "$ORIGIN/../lib" "${TORCH_INSTALL_PREFIX}/lib")
   endif()
+  set_target_properties(slimgrad-train PROPERTIES INSTALL_RPATH "${train_rpath}")
+  install(TARGETS slimgrad-train DESTINATION ${programs_dir})
 endif()
 install(TARGETS ${installed_targets} EXPORT slimgrad-targets
         ARCHIVE DESTINATION ${prefix}lib LIBRARY DESTINATION ${prefix}lib

@@ -1,0 +1,51 @@
+#include "trainer/gradient_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include <slimgrad/error.h>
+
+namespace slimgrad::trainer {
+namespace {
+
+TEST(GradientChoice, ReadsFormatsAndSparsity) {
+  EXPECT_FALSE(parse_gradient_choice("none"));
+  const auto fp6 = parse_gradient_choice("fp6");
+  ASSERT_TRUE(fp6);
+  EXPECT_EQ(fp6->bits, 6);
+  EXPECT_EQ(fp6->prune, PruneKind::kNone);
+  EXPECT_EQ(fp6->rounding, Rounding::kNearest);
+  const auto pruned = parse_gradient_choice("prune:0.85");
+  ASSERT_TRUE(pruned);
+  EXPECT_EQ(pruned->prune, PruneKind::kStochastic);
+  EXPECT_EQ(pruned->sparsity, 0.85);
+  EXPECT_EQ(pruned->bits, 0);
+  const auto both = parse_gradient_choice("prune:0.9+fp4");
+  ASSERT_TRUE(both);
+  EXPECT_EQ(both->sparsity, 0.9);
+  EXPECT_EQ(both->bits, 4);
+  EXPECT_EQ(both->rounding, Rounding::kStochastic);
+  EXPECT_EQ(both->underflow, Underflow::kStochastic);
+}
+
+TEST(GradientChoice, RefusesTheRest) {
+  for (const char* text :
+       {"", "fp", "fp1", "fp9", "fp6x", "fp-6", "FP6", "prune", "prune:", "prune:1", "prune:-0.1",
+        "prune:nan", "prune:0.8+", "prune:0.8+none", "prune:0.8 ", "fp6+prune:0.8", "none+fp6"})
+    EXPECT_THROW(parse_gradient_choice(text), InvalidArgument) << text;
+}
+
+// By hand: the Shannon entropy of what a value can be, with both signs at the threshold alike.
+TEST(IdealBits, IsTheEntropyAndTheSurvivors) {
+  EXPECT_EQ(ideal_bits_per_value(1, 0, 32), 0);
+  EXPECT_EQ(ideal_bits_per_value(0, 0, 32), 32);
+  EXPECT_DOUBLE_EQ(ideal_bits_per_value(0, 1, 32), 1);      // a sign each
+  EXPECT_DOUBLE_EQ(ideal_bits_per_value(.5, .5, 32), 1.5);  // zero, +, - with 1/2, 1/4, 1/4
+  EXPECT_DOUBLE_EQ(ideal_bits_per_value(.5, .25, 32), 1.5 + .25 + .25 * 32);
+  EXPECT_DOUBLE_EQ(ideal_bits_per_value(.5, 0, 6), 1 + .5 * 6);
+}
+
+}  // namespace
+}  // namespace slimgrad::trainer

@@ -1,0 +1,62 @@
+#include "trainer/gradient_choice.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <string>
+
+#include "base/check.h"
+
+namespace slimgrad::trainer {
+namespace {
+
+constexpr int kLeastBits = 2, kMostBits = 8, kMostStochasticBits = 5;
+
+[[noreturn]] void refuse(std::string_view text) {
+  throw_invalid("gradients",
+                "none, fp2 to fp8, prune:SPARSITY with 0 <= SPARSITY < 1, or both as "
+                "prune:0.85+fp6",
+                text);
+}
+
+template <typename Number>
+Number number_in(std::string_view digits, std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size()) refuse(text);
+  return number;
+}
+
+double entropy_term(double share) { return share > 0 ? -share * std::log2(share) : 0; }
+
+}  // namespace
+
+std::optional<GradientSettings> parse_gradient_choice(std::string_view text) {
+  if (text == "none") return std::nullopt;
+  GradientSettings settings;
+  std::string_view rest = text;
+  if (rest.starts_with("prune:")) {
+    const std::size_t plus = std::min(rest.find('+'), rest.size());
+    settings.prune = PruneKind::kStochastic;
+    settings.sparsity = number_in<double>(rest.substr(6, plus - 6), text);
+    if (!(settings.sparsity >= 0 && settings.sparsity < 1)) refuse(text);
+    if (plus == rest.size()) return settings;
+    rest.remove_prefix(plus + 1);
+  }
+  if (!rest.starts_with("fp")) refuse(text);
+  settings.bits = number_in<int>(rest.substr(2), text);
+  if (settings.bits < kLeastBits || settings.bits > kMostBits) refuse(text);
+  if (settings.bits <= kMostStochasticBits) {
+    settings.rounding = Rounding::kStochastic;
+    settings.underflow = Underflow::kStochastic;
+  }
+  return settings;
+}
+
+double ideal_bits_per_value(double zeros, double at_threshold, double value_bits) {
+  const double survivors = std::max(0.0, 1 - zeros - at_threshold);
+  return entropy_term(zeros) + entropy_term(at_threshold) + entropy_term(survivors) + at_threshold +
+         survivors * value_bits;
+}
+
+}  // namespace slimgrad::trainer

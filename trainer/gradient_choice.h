@@ -1,0 +1,24 @@
+// What --gradients says, and what it saves.
+#ifndef SLIMGRAD_TRAINER_GRADIENT_CHOICE_H_
+#define SLIMGRAD_TRAINER_GRADIENT_CHOICE_H_
+
+#include <optional>
+#include <string_view>
+
+#include <slimgrad/gradient_plan.h>
+
+namespace slimgrad::trainer {
+
+// "fp6", "prune:0.85" or "prune:0.85+fp6"; nothing for "none". Formats of at most five bits are
+// rounded stochastically: their steps are so coarse that rounding to nearest would bias the
+// gradient. Throws InvalidArgument on anything else.
+std::optional<GradientSettings> parse_gradient_choice(std::string_view text);
+
+// The bits a gradient value needs at best, for the shares of zeros and of values at +-threshold
+// that were counted; the rest are survivors and take value_bits each. Which of the three a value is
+// costs the entropy of the three shares, and one at the threshold a bit for its sign.
+double ideal_bits_per_value(double zeros, double at_threshold, double value_bits);
+
+}  // namespace slimgrad::trainer
+
+#endif  // SLIMGRAD_TRAINER_GRADIENT_CHOICE_H_

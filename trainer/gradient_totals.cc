@@ -1,0 +1,69 @@
+#include "trainer/gradient_totals.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/gradient_choice.h"
+#include "trainer/model.h"
+
+namespace slimgrad::trainer {
+namespace {
+
+constexpr double kFloatBits = 32;
+
+// Without pruning every value takes a code of the format.
+double bits_of(const GateReport& report) {
+  if (!report.compressed) return kFloatBits;
+  const double value_bits = report.quantizer ? report.quantizer->format.bits() : kFloatBits;
+  if (report.threshold <= 0) return value_bits;
+  return ideal_bits_per_value(report.sparsity, report.at_threshold, value_bits);
+}
+
+}  // namespace
+
+void GradientTotals::add(const torch::nn::Sequential& network) {
+  const auto gates = gates_of(network);
+  layers_.resize(gates.size());
+  for (std::size_t i = 0; i < gates.size(); ++i) {
+    LayerTotals& layer = layers_[i];
+    layer.name = gates[i].first;
+    const GateReport report = gates[i].second->report();
+    const auto values = static_cast<double>(report.elements);
+    layer.values += report.elements;
+    layer.bits += values * bits_of(report);
+    layer.last = report;
+    if (!report.compressed) continue;
+    layer.compressed += report.elements;
+    layer.zeros += values * report.sparsity;
+    layer.cosine += values * report.cosine;
+    if (report.sparsity_wanted > 0)
+      layer.worst_miss =
+          std::max(layer.worst_miss, std::abs(report.sparsity - report.sparsity_wanted));
+  }
+}
+
+double GradientTotals::sparsity() const {
+  double zeros = 0, values = 0;
+  for (const LayerTotals& layer : layers_) {
+    zeros += layer.zeros;
+    values += static_cast<double>(layer.compressed);
+  }
+  return values > 0 ? zeros / values : 0;
+}
+
+double GradientTotals::bits_per_value() const {
+  double bits = 0, values = 0;
+  for (const LayerTotals& layer : layers_) {
+    bits += layer.bits;
+    values += static_cast<double>(layer.values);
+  }
+  return values > 0 ? bits / values : kFloatBits;
+}
+
+double GradientTotals::worst_miss() const {
+  double worst = 0;
+  for (const LayerTotals& layer : layers_) worst = std::max(worst, layer.worst_miss);
+  return worst;
+}
+
+}  // namespace slimgrad::trainer

@@ -1,0 +1,36 @@
+// The networks that slimgrad-train knows.
+#ifndef SLIMGRAD_TRAINER_MODEL_H_
+#define SLIMGRAD_TRAINER_MODEL_H_
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <slimgrad/gradient_plan.h>
+#include <slimgrad/nn.h>
+
+namespace slimgrad::trainer {
+
+enum class Architecture {
+  kConvolutional,  // five convolutions, 0.3 M weights, 10 M multiply-adds an image
+  kLinear,         // softmax regression on the pixels: what the images must defeat
+};
+
+// A network for glyphs. With gradient settings, a gate stands behind every convolution and linear
+// layer, before the normalisation: the layer's backward then works on the compressed gradient.
+// Weights come from torch's generator; `seed` is for the draws of the gates.
+torch::nn::Sequential make_network(Architecture architecture,
+                                   const std::optional<GradientSettings>& gradients,
+                                   std::uint64_t seed);
+
+// The gates of a network, each with the name of the layer that it stands behind.
+std::vector<std::pair<std::string, slimgrad::nn::GradientGate>> gates_of(
+    const torch::nn::Sequential& network);
+
+}  // namespace slimgrad::trainer
+
+#endif  // SLIMGRAD_TRAINER_MODEL_H_

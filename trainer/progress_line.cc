@@ -1,0 +1,48 @@
+#include "trainer/progress_line.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+namespace slimgrad::trainer {
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<long long>(std::ceil(seconds));
+  char text[32];
+  std::snprintf(text, sizeof text, "%lld:%02lld", whole / 60, whole % 60);
+  return text;
+}
+
+ProgressLine::ProgressLine(int num_runs)
+    : num_runs_(num_runs), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void ProgressLine::begin_run(std::string name) {
+  name_ = std::move(name);
+  ++run_;
+}
+
+void ProgressLine::show(const Progress& progress) {
+  using namespace std::chrono_literals;
+  const auto now = std::chrono::steady_clock::now();
+  if (!progress.last_of_epoch && (!terminal_ || now - last_shown_ < 200ms)) return;
+  last_shown_ = now;
+  // Of this command: the runs that have not begun are as long as this one.
+  const auto steps_left = static_cast<double>(progress.num_steps - progress.step +
+                                              (num_runs_ - run_) * progress.num_steps);
+  const auto images_a_step =
+      static_cast<double>(progress.images) / static_cast<double>(progress.step);
+  std::fprintf(stderr,
+               "%s[%d/%d] %-14s epoch %d/%d  step %4lld/%lld  loss %.3f  accuracy %4.1f %%  "
+               "%.0f images/s  ETA %s%s",
+               terminal_ ? "\r\x1b[K" : "", run_, num_runs_, name_.c_str(), progress.epoch,
+               progress.num_epochs, static_cast<long long>(progress.step),
+               static_cast<long long>(progress.num_steps), progress.loss, 100 * progress.accuracy,
+               progress.images_per_second,
+               clock_text(steps_left * images_a_step / progress.images_per_second).c_str(),
+               terminal_ && progress.step < progress.num_steps ? "" : "\n");
+  std::fflush(stderr);
+}
+
+}  // namespace slimgrad::trainer

@@ -1,0 +1,32 @@
+// The line that tells how training is going: rewritten in place on a terminal; elsewhere, where
+// somebody reads a log, one line an epoch.
+#ifndef SLIMGRAD_TRAINER_PROGRESS_LINE_H_
+#define SLIMGRAD_TRAINER_PROGRESS_LINE_H_
+
+#include <chrono>
+#include <string>
+
+#include "trainer/training.h"
+
+namespace slimgrad::trainer {
+
+class ProgressLine {
+ public:
+  explicit ProgressLine(int num_runs);
+
+  void begin_run(std::string name);  // the next one
+  void show(const Progress& progress);
+
+ private:
+  int num_runs_, run_ = 0;
+  std::string name_;
+  bool terminal_;
+  std::chrono::steady_clock::time_point last_shown_{};
+};
+
+// "1:05" for 65 seconds.
+std::string clock_text(double seconds);
+
+}  // namespace slimgrad::trainer
+
+#endif  // SLIMGRAD_TRAINER_PROGRESS_LINE_H_
