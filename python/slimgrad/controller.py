@@ -65,6 +65,16 @@ def _gate_output(module: nn.Module, _inputs, output: torch.Tensor) -> torch.Tens
     return getattr(module, GATE)(output)
 
 
+def _check_names(model: nn.Module, selector: Selector, what: str) -> None:
+    """A name that no module has is a mistake, most likely in its spelling."""
+    if selector is None or callable(selector):
+        return
+    known = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    for name in [selector] if isinstance(selector, str) else selector:
+        if name not in known:
+            raise ValueError(f"[compress] expected names of modules in {what}, got {name!r}")
+
+
 def _selected(name: str, module: nn.Module, selector: Selector) -> bool:
     if selector is None:
         return False
@@ -228,7 +238,7 @@ class Controller:
         self._replaced = [row for row in before if row[0]._modules[row[1]] is not row[2]]
 
     def _plan_across_layers(self) -> None:
-        """Hooks the ops that look at all layers, where needed, before the model's forward."""
+        """Hooks the ops that look at all layers, if one is needed, before the model's forward."""
         allocation = self.prune is not None and self.prune.allocation != "uniform"
         scale = self.quantize.scale if self.quantize else None
         dynamic = isinstance(scale, LossScale) and scale.dynamic
@@ -247,7 +257,7 @@ def _schedule_rows(schedule: Mapping[int, float]) -> list[float]:
     if len(rows) > SCHEDULE_ROWS:
         raise ValueError(f"[compress] expected at most {SCHEDULE_ROWS} points, got {len(rows)}")
     for call, sparsity in rows:
-        if call < 0 or not 0 <= sparsity < 1:
+        if not (call >= 0 and 0 <= sparsity < 1):
             raise ValueError(f"[compress] expected {{call: sparsity}}, got {{{call}: {sparsity}}}")
     return [value for row in rows for value in row]
 
@@ -310,6 +320,9 @@ def compress(
             raise ValueError(f"[compress] expected {name} >= {least}, got {value!r}")
     if schedule is not None and (prune is None or prune.allocation != "uniform"):
         raise ValueError("[compress] expected a schedule with Prune and allocation='uniform'")
+    _check_names(model, include, "include")
+    _check_names(model, exclude, "exclude")
+    rows = _schedule_rows(schedule or {})
     if seed is None:
         seed = int(torch.randint(1 << 62, ()).item())
 
@@ -346,9 +359,7 @@ def compress(
         for part in (prune, quantize):
             if part is not None:
                 part.write(plan)
-        if schedule is not None:
-            rows = torch.tensor(_schedule_rows(schedule), dtype=torch.float64)
-            plan[Plan.SCHEDULE : Plan.SCHEDULE + len(rows)] = rows
+        plan[Plan.SCHEDULE : Plan.SCHEDULE + len(rows)] = torch.tensor(rows, dtype=torch.float64)
         controller._add(name, module, plan)
         controller.gates[name].stream = rank
     if not controller.gates:

@@ -705,19 +705,19 @@ def test_bad_values_in_the_plan(fields):
     assert torch.equal(plan.nan_to_num(), before.nan_to_num()) and not stats.any()
 
 
-@pytest.mark.parametrize("bits", ["9", "50", "1", "-3", "float('nan')"])
-def test_a_number_of_bits_that_no_format_has(bits):
+def test_numbers_of_bits_that_no_format_has():
     """In a process of its own: a table without such a row must not be read."""
-    code = f"""
+    code = """
 import torch, slimgrad as sg
 from gate_samples import lognormal, state
-plan, stats = state(sg.Quantize(8), BITS={bits})
-try:
-    torch.ops.slimgrad.compress_gradient(lognormal((100, 100)), plan, stats, 0)
-except ValueError as error:
-    print("refused:", error)
+for bits in (9, 50, 1, -3, float("nan")):
+    plan, stats = state(sg.Quantize(8), BITS=bits)
+    try:
+        torch.ops.slimgrad.compress_gradient(lognormal((100, 100)), plan, stats, 0)
+    except ValueError as error:
+        print("refused:", error)
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True
     )
-    assert done.returncode == 0 and "refused" in done.stdout, done.stderr
+    assert done.returncode == 0 and done.stdout.count("refused") == 5, done.stderr

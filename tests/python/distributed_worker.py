@@ -1,0 +1,42 @@
+"""One rank of the distributed test of the controller."""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import slimgrad as sg
+
+
+def train(rank, world, file, results, gradients):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    controller = sg.compress(model, gradients, min_elements=1, seed=5)
+    wrapped = DistributedDataParallel(model, broadcast_buffers=True)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
+    # Every rank has the same data, so that only the draws can differ.
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(64, 32, generator=generator), torch.arange(64) % 10
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(wrapped(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    # What one gate makes of one gradient, on each rank.
+    end = torch.zeros(64, 64, requires_grad=True)
+    model[0].slimgrad_gate(end).backward(torch.randn(64, 64, generator=generator))
+    torch.save(
+        {
+            "losses": losses,
+            "parameters": [p.detach() for p in model.parameters()],
+            "draw": end.grad,
+            "report": controller.report(),
+        },
+        f"{results}/{rank}.pt",
+    )
+    dist.destroy_process_group()
