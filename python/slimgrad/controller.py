@@ -103,9 +103,7 @@ class _AcrossLayers:
         stats = [gate.stats for gate in self.gates]
         prune, scale = self.prune, self.scale
         if prune is not None:
-            ops.allocate_plans_(
-                plans, stats, prune.sparsity, prune.allocation, prune.method, prune.cap
-            )
+            ops.allocate_plans_(plans, stats, prune.allocation, prune.method, prune.cap)
         if scale is not None:
             ops.update_loss_scale_(plans, stats, scale.growth_interval)
 
@@ -199,11 +197,9 @@ class Controller:
         if not 0 <= sparsity < 1:
             raise ValueError(f"[set_sparsity] expected 0 <= sparsity < 1, got {sparsity}")
         self.prune = replace(self.prune, sparsity=sparsity)
-        if self._across is not None and self._across.prune is not None:
-            self._across.prune = self.prune
         for gate in self.gates.values():
             gate.plan[Plan.SCHEDULE :] = -1
-            gate.plan[Plan.SPARSITY] = sparsity
+            gate.plan[Plan.SPARSITY] = gate.plan[Plan.TARGET] = sparsity
             gate.plan[Plan.DUE] = 1
 
     def remove(self) -> None:

@@ -43,7 +43,7 @@ class Prune:
 
     def write(self, plan: torch.Tensor) -> None:
         plan[Plan.PRUNE] = PRUNE_KINDS.index(self.kind)
-        plan[Plan.SPARSITY] = self.sparsity
+        plan[Plan.SPARSITY] = plan[Plan.TARGET] = self.sparsity
         plan[Plan.METHOD] = METHODS.index(self.method)
 
 

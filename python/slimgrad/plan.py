@@ -39,7 +39,9 @@ class Plan(_FromZero):
     FORMAT_MANTISSA = auto()
     SCALE = auto()
     WARMUP = auto()
+    TARGET = auto()
     GOOD_STEPS = auto()
+    SEEN_CALLS = auto()
     SCHEDULE = auto()
 
 

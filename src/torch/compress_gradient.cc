@@ -19,6 +19,7 @@
 #include "torch/checks.h"
 #include "torch/errors.h"
 #include "torch/gradient_backend.h"
+#include "torch/no_gradient.h"
 #include "torch/plan_tensor.h"
 
 namespace slimgrad::torch_ops {
@@ -91,11 +92,12 @@ void compress(const GradientBackend& backend, const at::Tensor& grad, const at::
                       state.calls >= options.warmup && stats.num_finite() > 0;
   if (report.compressed) {
     if (options.settings.bits > 0) use_true_maximum(grad, stats);
-    if (state.due || (options.refresh_every > 0 && state.calls % options.refresh_every == 0)) {
-      state.in_force = plan_gradient(stats, options.settings);
-      state.due = false;
-    }
-    const GradientPlan plan = guard_plan(state.in_force, stats, options.settings);
+    const bool fresh =
+        state.due || (options.refresh_every > 0 && state.calls % options.refresh_every == 0);
+    if (fresh) state.in_force = plan_gradient(stats, options.settings);
+    state.due = false;
+    const GradientPlan plan =
+        fresh ? state.in_force : guard_plan(state.in_force, stats, options.settings);
     const ApplyCounts counts = backend.apply(plan, grad, out, draw);
     report.sparsity =
         static_cast<double>(counts.zeros) /
@@ -138,7 +140,8 @@ void compress_gradient_(at::Tensor grad, at::Tensor plan, at::Tensor stats, std:
 }
 
 at::Tensor compress_gradient_meta(const at::Tensor& grad, at::Tensor, at::Tensor, std::int64_t) {
-  return at::empty_like(grad);
+  return is_dense(grad) ? at::empty_like(grad)
+                        : at::empty_like(grad, grad.options(), at::MemoryFormat::Contiguous);
 }
 void compress_gradient_inplace_meta(at::Tensor, at::Tensor, at::Tensor, std::int64_t) {}
 
@@ -152,6 +155,11 @@ TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("compress_gradient", ValueErrors<&compress_gradient<kAtenBackend>>::call);
   m.impl("compress_gradient_", ValueErrors<&compress_gradient_<kAtenBackend>>::call);
   m.impl("_compress_gradient_aten", ValueErrors<&compress_gradient<kAtenBackend>>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  m.impl("compress_gradient", no_gradient());
+  m.impl("compress_gradient_", no_gradient());
+  m.impl("_compress_gradient_aten", no_gradient());
 }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("compress_gradient", compress_gradient_meta);

@@ -6,6 +6,9 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "torch/apply.h"
 
 namespace slimgrad::torch_ops {
@@ -62,11 +65,24 @@ const at::Tensor& zero_below(const GradientPlan& plan, const at::Tensor& in,
   return out;
 }
 
-Application application_of(const GradientPlan& plan, std::uint64_t seed) {
+double largest_finite(at::ScalarType type) {
+  switch (type) {
+    case at::kBFloat16:
+      return static_cast<float>(std::numeric_limits<at::BFloat16>::max());
+    case at::kHalf:
+      return static_cast<float>(std::numeric_limits<at::Half>::max());
+    default:
+      return std::numeric_limits<float>::max();
+  }
+}
+
+// A threshold that the type cannot hold cannot be written either: then the largest value serves,
+// and the sparsity falls short of the wanted one.
+Application application_of(const GradientPlan& plan, at::ScalarType type, std::uint64_t seed) {
   Application application{
       .op = kOp, .threshold = std::nullopt, .quantizer = plan.quantizer, .seed = seed};
   if (plan.prune == PruneKind::kStochastic || plan.prune == PruneKind::kTopKStochastic)
-    application.threshold = plan.threshold;
+    application.threshold = std::min(plan.threshold, largest_finite(type));
   else if (!plan.quantizer)
     application.threshold = 0;  // nothing is left to do, but the zeros are counted
   return application;
@@ -74,13 +90,14 @@ Application application_of(const GradientPlan& plan, std::uint64_t seed) {
 
 ApplyCounts apply_plan_cpu(const GradientPlan& plan, const at::Tensor& in, const at::Tensor& out,
                            std::uint64_t seed) {
-  return apply_cpu(application_of(plan, seed), zero_below(plan, in, out), out);
+  return apply_cpu(application_of(plan, in.scalar_type(), seed), zero_below(plan, in, out), out);
 }
 
 ApplyCounts apply_plan_aten(const GradientPlan& plan, const at::Tensor& in, const at::Tensor& out,
                             std::uint64_t seed) {
   at::Tensor counts;
-  out.copy_(apply_aten(application_of(plan, seed), zero_below(plan, in, out), &counts));
+  const Application application = application_of(plan, in.scalar_type(), seed);
+  out.copy_(apply_aten(application, zero_below(plan, in, out), &counts));
   counts = counts.cpu();
   const std::int64_t* values = counts.const_data_ptr<std::int64_t>();
   return {.zeros = static_cast<std::uint64_t>(values[0]),

@@ -38,11 +38,17 @@ class Gate : public torch::autograd::Function<Gate> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& plan,
                             const at::Tensor& stats, std::int64_t stream) {
+    context->set_materialize_grads(false);
     context->saved_data["plan"] = plan;
     context->saved_data["stats"] = stats;
     context->saved_data["stream"] = stream;
     at::AutoDispatchBelowADInplaceOrView guard;
-    return at::alias(x);
+    at::Tensor y = at::alias(x);
+    // An in-place operation on y, such as the ReLU behind a layer, also changes x: with one version
+    // counter autograd notices if x was kept for backward.
+    if (!x.is_inference())
+      y.unsafeGetTensorImpl()->set_version_counter(x.unsafeGetTensorImpl()->version_counter());
+    return y;
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {

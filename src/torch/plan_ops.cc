@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "torch/errors.h"
+#include "torch/no_gradient.h"
 #include "torch/plan_tensor.h"
 
 namespace slimgrad::torch_ops {
@@ -18,6 +19,7 @@ namespace {
 void check_lists(at::TensorList plans, at::TensorList stats, const char* op) {
   check(plans.size() == stats.size(), op, "as many stats as plans", stats.size(), " and ",
         plans.size());
+  for (const at::Tensor& plan : plans) check_plan(plan, op);
   for (const at::Tensor& layer : stats) check_layer_stats(layer, op);
 }
 
@@ -29,11 +31,14 @@ std::vector<std::size_t> measured_layers(at::TensorList stats) {
   return measured;
 }
 
-void allocate_plans(at::TensorList plans, at::TensorList stats, double sparsity,
-                    std::string_view objective, std::string_view method, double cap) {
+void allocate_plans(at::TensorList plans, at::TensorList stats, std::string_view objective,
+                    std::string_view method, double cap) {
   check_lists(plans, stats, "allocate_plans_");
   const std::vector<std::size_t> measured = measured_layers(stats);
   if (measured.empty()) return;
+  const double sparsity = plans[0].const_data_ptr<double>()[kPlanTarget];
+  check(sparsity >= 0 && sparsity < 1, "allocate_plans_", "0 <= target sparsity < 1 in the plans",
+        sparsity);
   std::vector<TensorStats> layers;
   double count = 0, least = 0, most = 0;
   for (const std::size_t i : measured) {
@@ -59,21 +64,29 @@ void update_loss_scale(at::TensorList plans, at::TensorList stats, std::int64_t 
   check(growth_interval > 0, "update_loss_scale_", "growth_interval > 0", growth_interval);
   const std::vector<std::size_t> measured = measured_layers(stats);
   if (measured.empty()) return;
+  // A forward pass without a backward pass, as in evaluation, says nothing new.
+  bool is_new = false;
+  for (const at::Tensor& tensor : plans) {
+    double* plan = tensor.mutable_data_ptr<double>();
+    is_new |= plan[kPlanSeenCalls] != plan[kPlanCalls];
+    plan[kPlanSeenCalls] = plan[kPlanCalls];
+  }
+  if (!is_new) return;
   const bool overflow = std::any_of(measured.begin(), measured.end(), [&](std::size_t i) {
     return stats[i].const_data_ptr<double>()[kReportSaturated] != 0;
   });
   for (const at::Tensor& tensor : plans) {
     double* plan = tensor.mutable_data_ptr<double>();
-    plan[kPlanGoodSteps] = overflow ? 0 : plan[kPlanGoodSteps] + 1;
-    if (overflow) plan[kPlanFixedScale] *= 2;
-    if (plan[kPlanGoodSteps] >= static_cast<double>(growth_interval)) {
-      plan[kPlanFixedScale] /= 2;
-      plan[kPlanGoodSteps] = 0;
-    }
+    const double good_steps = overflow ? 0 : plan[kPlanGoodSteps] + 1;
+    const bool grows = good_steps >= static_cast<double>(growth_interval);
+    plan[kPlanGoodSteps] = grows ? 0 : good_steps;
+    if (!overflow && !grows) continue;
+    plan[kPlanFixedScale] *= overflow ? 2 : 0.5;
+    plan[kPlanDue] = 1;
   }
 }
 
-void nothing(at::TensorList, at::TensorList, double, std::string_view, std::string_view, double) {}
+void nothing(at::TensorList, at::TensorList, std::string_view, std::string_view, double) {}
 void nothing_either(at::TensorList, at::TensorList, std::int64_t) {}
 
 }  // namespace
@@ -81,6 +94,10 @@ void nothing_either(at::TensorList, at::TensorList, std::int64_t) {}
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
   m.impl("allocate_plans_", ValueErrors<&allocate_plans>::call);
   m.impl("update_loss_scale_", ValueErrors<&update_loss_scale>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  m.impl("allocate_plans_", no_gradient());
+  m.impl("update_loss_scale_", no_gradient());
 }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("allocate_plans_", nothing);

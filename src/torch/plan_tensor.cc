@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 
 #include <ATen/ops/zeros.h>
 
@@ -29,6 +31,19 @@ Enum enum_of(double value, int last, const char* field) {
   return static_cast<Enum>(static_cast<int>(value));
 }
 
+// A number of things, or of seed bits, that is stored as a float64.
+std::int64_t count_of(double value, const char* field) {
+  check(value >= 0 && value <= 0x1p53 && value == std::floor(value), kOp,
+        std::string("a whole number >= 0 as ") + field + " in the plan", value);
+  return static_cast<std::int64_t>(value);
+}
+
+std::optional<FloatFormat> format_of(double exponent_bits, double mantissa_bits) {
+  if (exponent_bits == 0) return std::nullopt;
+  return FloatFormat(static_cast<int>(count_of(exponent_bits, "exponent bits")),
+                     static_cast<int>(count_of(mantissa_bits, "mantissa bits")));
+}
+
 // Linear between the rows of the schedule; `otherwise` if there is none.
 double scheduled_sparsity(const double* rows, double call, double otherwise) {
   int used = 0;
@@ -46,17 +61,17 @@ double scheduled_sparsity(const double* rows, double call, double otherwise) {
 }  // namespace
 
 PlanState read_plan(const at::Tensor& tensor) {
-  check_state(tensor, kPlanSize, kOp, "plan");
+  check_plan(tensor, kOp);
   const double* plan = tensor.const_data_ptr<double>();
   PlanState state;
   GateOptions& options = state.options;
-  options.seed = static_cast<std::uint64_t>(plan[kPlanSeedLow]) |
-                 static_cast<std::uint64_t>(plan[kPlanSeedHigh]) << 32;
-  options.min_elements = static_cast<std::int64_t>(plan[kPlanMinElements]);
-  options.sample_size = static_cast<std::int64_t>(plan[kPlanSampleSize]);
-  options.refresh_every = static_cast<std::int64_t>(plan[kPlanRefreshEvery]);
-  options.warmup = static_cast<std::int64_t>(plan[kPlanWarmup]);
-  state.calls = static_cast<std::int64_t>(plan[kPlanCalls]);
+  options.seed = static_cast<std::uint64_t>(count_of(plan[kPlanSeedLow], "seed")) |
+                 static_cast<std::uint64_t>(count_of(plan[kPlanSeedHigh], "seed")) << 32;
+  options.min_elements = count_of(plan[kPlanMinElements], "min_elements");
+  options.sample_size = count_of(plan[kPlanSampleSize], "sample size");
+  options.refresh_every = count_of(plan[kPlanRefreshEvery], "refresh interval");
+  options.warmup = count_of(plan[kPlanWarmup], "warm-up");
+  state.calls = count_of(plan[kPlanCalls], "calls");
   state.due = plan[kPlanDue] != 0;
   check(options.sample_size > 0, kOp, "a positive sample size in the plan", options.sample_size);
 
@@ -67,21 +82,24 @@ PlanState read_plan(const at::Tensor& tensor) {
       scheduled_sparsity(plan + kPlanSchedule, plan[kPlanCalls], plan[kPlanSparsity]);
   check(settings.sparsity >= 0 && settings.sparsity < 1, kOp, "0 <= sparsity < 1 in the plan",
         settings.sparsity);
-  settings.bits = static_cast<int>(plan[kPlanBits]);
-  if (plan[kPlanExponentBits] > 0)
-    settings.format = FloatFormat(static_cast<int>(plan[kPlanExponentBits]),
-                                  static_cast<int>(plan[kPlanMantissaBits]));
+  settings.bits = static_cast<int>(count_of(plan[kPlanBits], "bits"));
+  check(settings.bits == 0 || (settings.bits >= 2 && settings.bits <= 8), kOp,
+        "0 or 2 to 8 bits in the plan", settings.bits);
+  settings.format = format_of(plan[kPlanExponentBits], plan[kPlanMantissaBits]);
   settings.scale_method = enum_of<ScaleMethod>(plan[kPlanScaleMethod], 2, "scale method");
   settings.fixed_scale = plan[kPlanFixedScale];
+  check(std::isfinite(settings.fixed_scale) && settings.fixed_scale >= 0, kOp,
+        "a finite fixed scale >= 0 in the plan", settings.fixed_scale);
   settings.rounding = enum_of<Rounding>(plan[kPlanRounding], 1, "rounding");
   settings.underflow = enum_of<Underflow>(plan[kPlanUnderflow], 1, "underflow");
 
   state.in_force.prune = enum_of<PruneKind>(plan[kPlanInForcePrune], 3, "prune kind");
   state.in_force.threshold = plan[kPlanThreshold];
-  if (plan[kPlanFormatExponent] > 0)
-    state.in_force.quantizer = Quantizer{FloatFormat(static_cast<int>(plan[kPlanFormatExponent]),
-                                                     static_cast<int>(plan[kPlanFormatMantissa])),
-                                         plan[kPlanScale], settings.rounding, settings.underflow};
+  check(state.in_force.threshold >= 0, kOp, "a threshold >= 0 in the plan",
+        state.in_force.threshold);
+  if (const auto format = format_of(plan[kPlanFormatExponent], plan[kPlanFormatMantissa]))
+    state.in_force.quantizer =
+        Quantizer{*format, plan[kPlanScale], settings.rounding, settings.underflow};
   return state;
 }
 
@@ -96,6 +114,10 @@ void write_plan(const PlanState& state, const at::Tensor& tensor) {
   plan[kPlanFormatExponent] = quantizer ? quantizer->format.exponent_bits() : 0;
   plan[kPlanFormatMantissa] = quantizer ? quantizer->format.mantissa_bits() : 0;
   plan[kPlanScale] = quantizer ? quantizer->scale : 0;
+}
+
+void check_plan(const at::Tensor& plan, const char* op) {
+  check_state(plan, kPlanSize, op, "plan");
 }
 
 void check_layer_stats(const at::Tensor& stats, const char* op) {

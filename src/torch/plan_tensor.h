@@ -49,7 +49,9 @@ enum PlanField : std::int64_t {
   // of the first holds before it, unused rows hold -1. No pruning and no quantizing before
   // kPlanWarmup calls: the tensor is measured only.
   kPlanWarmup,
+  kPlanTarget,     // sparsity over all layers, which an allocation spreads; the same in every layer
   kPlanGoodSteps,  // of a dynamic loss scale, since its last change
+  kPlanSeenCalls,  // kPlanCalls when it was last looked at
   kPlanSchedule,
   kPlanSize = kPlanSchedule + 2 * 8,
 };
@@ -82,6 +84,8 @@ PlanState read_plan(const at::Tensor& plan);
 // Writes back what a call changes: counters, the wanted sparsity, and the plan in force.
 void write_plan(const PlanState& state, const at::Tensor& plan);
 
+// Throw InvalidArgument, in the name of `op`, for a buffer of another type, size or layout.
+void check_plan(const at::Tensor& plan, const char* op);
 void check_layer_stats(const at::Tensor& stats, const char* op);
 void write_layer_stats(const TensorStats& sample, const GateReport& report,
                        const at::Tensor& stats);

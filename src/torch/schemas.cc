@@ -80,8 +80,8 @@ TORCH_LIBRARY(slimgrad, m) {
       "-> Tensor");  // for any device; tests compare the two
   // What looks at all layers at once, before a step.
   m.def(
-      "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, float sparsity, str objective, "
-      "str method, float cap) -> ()");
+      "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, str objective, str method, float cap) "
+      "-> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
   // The same for activations with parameters, and for derivatives known by samples.
