@@ -547,7 +547,7 @@ def test_opcheck_across_layers():
     for seed, (plan, stats) in enumerate(states):
         ops.compress_gradient(lognormal((100, 100), sigma=1 + seed), plan, stats, 0)
     plans, stats = zip(*states, strict=True)
-    arguments = (list(plans), list(stats), 0.8, "min_cosine", "empirical", 0.98)
+    arguments = (list(plans), list(stats), "min_cosine", "empirical", 0.98)
     torch.library.opcheck(ops.allocate_plans_.default, arguments)
     torch.library.opcheck(ops.update_loss_scale_.default, (list(plans), list(stats), 3))
 
@@ -646,7 +646,7 @@ def test_bad_buffers_across_layers(which, spoil):
     else:
         stats = spoil(stats)
     with pytest.raises(ValueError, match=which):
-        ops.allocate_plans_([plan], [stats], 0.5, "min_cosine", "empirical", 0.98)
+        ops.allocate_plans_([plan], [stats], "min_cosine", "empirical", 0.98)
     with pytest.raises(ValueError, match=which):
         ops.update_loss_scale_([plan], [stats], 3)
 
@@ -654,12 +654,14 @@ def test_bad_buffers_across_layers(which, spoil):
 def test_misuse_across_layers():
     plan, stats = state(sg.Prune(0.5))
     ops.compress_gradient(lognormal((100, 100)), plan, stats, 0)
+    no_target = plan.clone()
+    no_target[Plan.TARGET] = float("nan")
     for wrong in [
-        ([plan, plan], [stats], 0.5, "min_cosine", "empirical", 0.98),
-        ([plan], [stats], float("nan"), "min_cosine", "empirical", 0.98),
-        ([plan], [stats], 0.5, "best", "empirical", 0.98),
-        ([plan], [stats], 0.5, "min_cosine", "guess", 0.98),
-        ([plan], [stats], 0.5, "min_cosine", "empirical", float("nan")),
+        ([plan, plan], [stats], "min_cosine", "empirical", 0.98),
+        ([no_target], [stats], "min_cosine", "empirical", 0.98),
+        ([plan], [stats], "best", "empirical", 0.98),
+        ([plan], [stats], "min_cosine", "guess", 0.98),
+        ([plan], [stats], "min_cosine", "empirical", float("nan")),
     ]:
         with pytest.raises(ValueError):
             ops.allocate_plans_(*wrong)
