@@ -16,7 +16,7 @@
 namespace slimgrad::trainer {
 
 enum class Architecture {
-  kConvolutional,  // five convolutions, 0.3 M weights, 10 M multiply-adds an image
+  kConvolutional,  // five convolutions, 0.2 M weights, 10 M multiply-adds an image
   kLinear,         // softmax regression on the pixels: what the images must defeat
 };
 

@@ -1,4 +1,4 @@
-// The training loop: stochastic gradient descent with momentum and a one-cycle learning rate.
+// The training loop: AdamW with a one-cycle learning rate.
 #ifndef SLIMGRAD_TRAINER_TRAINING_H_
 #define SLIMGRAD_TRAINER_TRAINING_H_
 
@@ -22,9 +22,8 @@ Samples to_samples(const GlyphSet& set);
 struct TrainingOptions {
   int epochs = 3;
   std::int64_t batch_size = 64;
-  double learning_rate = 0.1;  // at its peak
-  double momentum = 0.9;
-  double weight_decay = 5e-4;
+  double learning_rate = 3e-3;  // at its peak
+  double weight_decay = 1e-2;
   std::uint64_t seed = 1;  // of the order of the images
 };
 
