@@ -11,7 +11,7 @@ bool is_valid(const RansFrequencies& frequencies) noexcept {
   const std::uint32_t total = 1u << frequencies.bits;
   std::uint32_t sum = 0;
   for (const std::uint32_t frequency : frequencies.frequency) {
-    if (frequency >= total) return false;
+    if (frequency > kMaxRansFrequency) return false;
     sum += frequency;
   }
   return sum == total;
@@ -33,18 +33,11 @@ void build_encode_table(const RansFrequencies& frequencies, RansEncodeTable& tab
 
 void build_decode_table(const RansFrequencies& frequencies, RansDecodeTable& table) noexcept {
   table.bits = frequencies.bits;
-  table.narrow = *std::max_element(frequencies.frequency.begin(), frequencies.frequency.end()) <
-                 1u << 12;
   std::uint32_t start = 0;
   for (std::uint32_t s = 0; s < 256; ++s) {
     const std::uint32_t frequency = frequencies.frequency[s];
-    if (table.narrow) {
-      for (std::uint32_t i = 0; i < frequency; ++i)
-        table.slots[start + i] = s << 24 | frequency << 12 | i;
-    } else {
-      std::fill_n(table.symbols.begin() + start, frequency, static_cast<std::uint8_t>(s));
-      table.packed[s] = frequency | start << 16;
-    }
+    for (std::uint32_t i = 0; i < frequency; ++i)
+      table.slots[start + i] = s << 24 | frequency << 12 | i;
     start += frequency;
   }
 }

@@ -35,11 +35,13 @@ namespace slimgrad {
 inline constexpr int kRansStates = 32;
 inline constexpr std::uint32_t kRansLow = 1u << 15;  // the states' lower bound and start
 inline constexpr std::size_t kRansStateBytes = 4 * kRansStates;
-inline constexpr int kMinRansBits = 8;
-inline constexpr int kMaxRansBits = 14;  // n; a larger table would leave the L2 cache behind
+inline constexpr int kMinRansBits = 12;  // n
+inline constexpr int kMaxRansBits = 14;  // a table of 64 KiB; 12 bits (16 KiB) stay in the L1 cache
+inline constexpr std::uint32_t kMaxRansFrequency = 4095;
 
-// Frequencies of the 256 symbols, adding up to 2^bits. No frequency may be 2^bits itself: data of
-// one symbol needs no coder, and the limit keeps f 2^(31-n) below 2^31.
+// Frequencies of the 256 symbols, adding up to 2^bits, none above 4095, so that a slot of the decode
+// table fits in 32 bits. With 12 bits that excludes only data of a single symbol, which needs no
+// coder; with 13 or 14 bits it asks that no symbol has half or a quarter of the mass.
 struct RansFrequencies {
   int bits = 12;
   std::array<std::uint16_t, 256> frequency = {};
@@ -61,14 +63,8 @@ struct RansEncodeTable {
 
 struct RansDecodeTable {
   int bits;
-  // Whether every frequency fits in 12 bits, as it does unless one symbol dominates.
-  bool narrow;
-  // For each of the 2^bits slots: symbol << 24 | frequency << 12 | (slot - start). If narrow.
+  // For each of the 2^bits slots: symbol << 24 | frequency << 12 | (slot - start).
   alignas(64) std::array<std::uint32_t, 1 << kMaxRansBits> slots;
-  // Otherwise: the symbol of each slot (three more bytes because it is read by 32-bit gathers), and
-  // frequency | start << 16 of each symbol.
-  std::array<std::uint8_t, (1 << kMaxRansBits) + 3> symbols;
-  std::array<std::uint32_t, 256> packed;
 };
 
 // REQUIRES: is_valid(frequencies).
@@ -96,6 +92,12 @@ DecodeStatus rans_decode(std::span<const std::uint8_t> bytes, const RansDecodeTa
                          std::span<std::uint8_t> symbols) noexcept;
 DecodeStatus rans_decode_scalar(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
                                 std::span<std::uint8_t> symbols) noexcept;
+
+// Two streams with the same table at once, which is faster than one after the other.
+DecodeStatus rans_decode_pair(std::span<const std::uint8_t> bytes, std::span<std::uint8_t> symbols,
+                              std::span<const std::uint8_t> more_bytes,
+                              std::span<std::uint8_t> more_symbols,
+                              const RansDecodeTable& table) noexcept;
 
 }  // namespace slimgrad
 

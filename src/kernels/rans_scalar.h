@@ -50,15 +50,9 @@ inline void encode_group(std::span<const std::uint8_t> group, const RansEncodeTa
 inline bool decode_symbol(const RansDecodeTable& table, std::uint32_t& x, const std::uint8_t*& next,
                           const std::uint8_t* end, std::uint8_t& symbol) noexcept {
   const std::uint32_t slot = x & ((1u << table.bits) - 1);
-  if (table.narrow) {
-    const std::uint32_t entry = table.slots[slot];
-    symbol = static_cast<std::uint8_t>(entry >> 24);
-    x = (entry >> 12 & 0xfff) * (x >> table.bits) + (entry & 0xfff);
-  } else {
-    symbol = table.symbols[slot];
-    const std::uint32_t packed = table.packed[symbol];
-    x = (packed & 0xffff) * (x >> table.bits) + slot - (packed >> 16);
-  }
+  const std::uint32_t entry = table.slots[slot];
+  symbol = static_cast<std::uint8_t>(entry >> 24);
+  x = (entry >> 12 & 0xfff) * (x >> table.bits) + (entry & 0xfff);
   if (x < kRansLow) {
     if (end - next < 2) return false;
     x = x << 16 | load_word(next);
