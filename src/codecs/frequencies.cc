@@ -151,10 +151,22 @@ double coded_bits(const Weights& weights, const RansFrequencies& frequencies) {
   return nats / kPortableLn2 + sum * frequencies.bits;
 }
 
+double entropy_bits(const Weights& weights) {
+  double nats = 0.0, sum = 0.0;
+  for (const std::uint64_t weight : weights)
+    if (weight > 0) {
+      const double w = static_cast<double>(weight);
+      nats -= w * portable_log(w);
+      sum += w;
+    }
+  return sum > 0 ? (nats + sum * portable_log(sum)) / kPortableLn2 : 0.0;
+}
+
 std::optional<RansFrequencies> choose_frequencies(const Weights& weights) {
   std::optional<RansFrequencies> best = fit_frequencies(weights, 12);
   if (!best) return best;
   const double plain = coded_bits(weights, *best);
+  if (entropy_bits(weights) >= 0.9975 * plain) return best;  // nothing to gain
   for (const auto& [bits, worth] : {std::pair{13, 0.9975}, std::pair{14, 0.995}}) {
     const std::optional<RansFrequencies> finer = fit_frequencies(weights, bits);
     if (finer && coded_bits(weights, *finer) < worth * plain) best = finer;

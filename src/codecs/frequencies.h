@@ -22,6 +22,9 @@ std::optional<RansFrequencies> fit_frequencies(const Weights& weights, int bits)
 // The bits that rANS needs for the weights' symbols, apart from its states.
 double coded_bits(const Weights& weights, const RansFrequencies& frequencies);
 
+// The least that any code without context needs: sum -weight log2(weight / sum).
+double entropy_bits(const Weights& weights);
+
 // The best number of bits for the decoder's speed and the size together: 12 unless 13 or 14 save more
 // than one part in 400 (13) or 200 (14): larger tables leave the L1 cache and decode more slowly.
 std::optional<RansFrequencies> choose_frequencies(const Weights& weights);
