@@ -1,6 +1,6 @@
-// Bits in and out of a small byte buffer, the first in the lowest bit of the first byte: for tables, not
-// for data. Neither ever leaves its buffer: a reader past the end gives zeros, a writer drops, and both
-// say so.
+// Bits in and out of a small byte buffer, the first in the lowest bit of the first byte: for
+// tables, not for data. Neither ever leaves its buffer: a reader past the end gives zeros, a writer
+// drops, and both say so.
 #ifndef SLIMGRAD_CODECS_BIT_IO_H_
 #define SLIMGRAD_CODECS_BIT_IO_H_
 
@@ -18,7 +18,8 @@ class BitWriter {
     for (int i = 0; i < num_bits; ++i, ++used_) {
       if (used_ / 8 >= out_.size()) continue;
       if (used_ % 8 == 0) out_[used_ / 8] = 0;
-      out_[used_ / 8] = static_cast<std::uint8_t>(out_[used_ / 8] | (value >> i & 1) << (used_ % 8));
+      out_[used_ / 8] =
+          static_cast<std::uint8_t>(out_[used_ / 8] | (value >> i & 1) << (used_ % 8));
     }
   }
   std::size_t num_bytes() const { return (used_ + 7) / 8; }

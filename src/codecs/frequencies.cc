@@ -3,24 +3,31 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 
 #include "codecs/portable_math.h"
 
 namespace slimgrad {
 namespace {
 
-// ln((f + 1) / f) = 2 artanh(1 / (2 f + 1)): what a symbol of weight one saves, in nats, when its
-// frequency grows from f to f + 1.
-double saving(std::uint32_t f) {
-  const double y = 1.0 / (2.0 * f + 1.0);
-  const double z = y * y;
-  double sum = 0.0;
-  for (int k = 19; k >= 1; k -= 2) sum = sum * z + 1.0 / k;
-  return 2.0 * y * sum;
-}
+// saving[f] = ln((f + 1) / f) = 2 artanh(1 / (2 f + 1)): what a symbol of weight one saves, in
+// nats, when its frequency grows from f to f + 1.
+struct SavingTable {
+  std::array<double, kMaxRansFrequency> saving;
+  constexpr SavingTable() : saving() {
+    for (std::size_t f = 1; f < saving.size(); ++f) {
+      const double y = 1.0 / (2.0 * static_cast<double>(f) + 1.0);
+      const double z = y * y;
+      double sum = 0.0;
+      for (int k = 19; k >= 1; k -= 2) sum = sum * z + 1.0 / k;
+      saving[f] = 2.0 * y * sum;
+    }
+  }
+};
+constexpr SavingTable kSaving;
 
-// The frequencies of m symbols while they are being improved, with the saving of one more and the loss
-// of one less kept for each.
+// The frequencies of m symbols while they are being improved, with the saving of one more and the
+// loss of one less kept for each.
 class Exchange {
  public:
   Exchange(const std::array<std::uint64_t, 256>& weight, std::size_t m) : weight_(weight), m_(m) {}
@@ -29,8 +36,8 @@ class Exchange {
     constexpr double kNever = std::numeric_limits<double>::infinity();
     const double w = static_cast<double>(weight_[i]);
     frequency[i] = f;
-    gain_[i] = f < kMaxRansFrequency ? w * saving(f) : -kNever;
-    loss_[i] = f > 1 ? w * saving(f - 1) : kNever;
+    gain_[i] = f < kMaxRansFrequency ? w * kSaving.saving[f] : -kNever;
+    loss_[i] = f > 1 ? w * kSaving.saving[f - 1] : kNever;
   }
   std::size_t best_to_grow() const {
     return static_cast<std::size_t>(std::max_element(gain_.begin(), gain_.begin() + m_) -
@@ -49,6 +56,9 @@ class Exchange {
   std::size_t m_;
   std::array<double, 256> gain_, loss_;
 };
+
+// What choose_frequencies accepts as the cost of rounded probabilities, over the entropy.
+constexpr double kEnough = 1.002;
 
 struct Range {
   int first = 256, last = -1;
@@ -86,8 +96,9 @@ Weights to_weights(const ByteCounts& counts) {
 }
 
 // The objective is a sum of convex functions, one a symbol, under a fixed sum. For such a problem a
-// choice is optimal as soon as no exchange of one unit between two symbols improves it. Begin near the
-// optimum, with each symbol's share rounded; then mend the sum, and exchange, always by the best unit.
+// choice is optimal as soon as no exchange of one unit between two symbols improves it. Begin near
+// the optimum, with each symbol's share rounded; then mend the sum, and exchange, always by the
+// best unit.
 std::optional<RansFrequencies> fit_frequencies(const Weights& weights, int bits) {
   const std::uint32_t total = 1u << bits;
   std::array<std::uint64_t, 256> weight;
@@ -165,11 +176,15 @@ double entropy_bits(const Weights& weights) {
 std::optional<RansFrequencies> choose_frequencies(const Weights& weights) {
   std::optional<RansFrequencies> best = fit_frequencies(weights, 12);
   if (!best) return best;
-  const double plain = coded_bits(weights, *best);
-  if (entropy_bits(weights) >= 0.9975 * plain) return best;  // nothing to gain
-  for (const auto& [bits, worth] : {std::pair{13, 0.9975}, std::pair{14, 0.995}}) {
-    const std::optional<RansFrequencies> finer = fit_frequencies(weights, bits);
-    if (finer && coded_bits(weights, *finer) < worth * plain) best = finer;
+  const double entropy = entropy_bits(weights);
+  const std::uint64_t largest = *std::max_element(weights.begin(), weights.end());
+  const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+  for (int bits = 13; bits <= kMaxRansBits; ++bits) {
+    if (coded_bits(weights, *best) <= kEnough * entropy) break;
+    if (static_cast<double>(largest) * (1u << bits) >
+        static_cast<double>(kMaxRansFrequency) * static_cast<double>(sum))
+      break;
+    best = fit_frequencies(weights, bits);
   }
   return best;
 }

@@ -5,12 +5,13 @@
 
 namespace slimgrad {
 
-// Package-merge sees a code as a choice of coins: a word of l bits holds one coin of each of the face
-// values 2^-1 ... 2^-l, all with the symbol's weight, and a complete code of m words is a cheapest
-// choice worth m - 1. From the smallest value up: pair the cheapest coins into packages, merge the
-// packages with the coins of the next value. The cheapest 2m - 2 items of the last list are the
-// choice; going back down, a list's chosen items are a prefix, its packages among them choose twice as
-// many items of the list below, and each coin in a prefix adds one bit to its symbol.
+// Package-merge sees a code as a choice of coins: a word of l bits holds one coin of each of the
+// face values 2^-1 ... 2^-l, all with the symbol's weight, and a complete code of m words is a
+// cheapest choice worth m - 1. From the smallest value up: pair the cheapest coins into packages,
+// merge the packages with the coins of the next value. The cheapest 2m - 2 items of the last list
+// are the choice; going back down, a list's chosen items are a prefix, its packages among them
+// choose twice as many items of the list below, and each coin in a prefix adds one bit to its
+// symbol.
 HuffmanLengths huffman_lengths(const Weights& weights, int limit) {
   std::array<std::uint8_t, 256> symbols;
   std::size_t m = 0;
@@ -31,8 +32,8 @@ HuffmanLengths huffman_lengths(const Weights& weights, int limit) {
           coin == m || (package < packages &&
                         below[2 * package] + below[2 * package + 1] < weights[symbols[coin]]);
       is_package[level][size] = take_package;
-      list[size++] = take_package ? below[2 * package] + below[2 * package + 1]
-                                  : weights[symbols[coin]];
+      list[size++] =
+          take_package ? below[2 * package] + below[2 * package + 1] : weights[symbols[coin]];
       ++(take_package ? package : coin);
     }
     std::swap(below, list);

@@ -1,8 +1,8 @@
 // exp and ln that give the same bits on every machine. They use additions, subtractions,
-// multiplications and divisions of IEEE doubles, each rounded once (the build forbids contraction into
-// fused multiply-adds), and exact scaling by powers of two. A C library's versions differ in the last
-// bit from one to the next, which would give encoder and decoder different tables.
-// Both are good to a few units in the last place over the range that the tables need.
+// multiplications and divisions of IEEE doubles, each rounded once (the build forbids contraction
+// into fused multiply-adds), and exact scaling by powers of two. A C library's versions differ in
+// the last bit from one to the next, which would give encoder and decoder different tables. Both
+// are good to a few units in the last place over the range that the tables need.
 #ifndef SLIMGRAD_CODECS_PORTABLE_MATH_H_
 #define SLIMGRAD_CODECS_PORTABLE_MATH_H_
 

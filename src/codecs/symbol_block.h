@@ -1,17 +1,20 @@
-// Blocks of 8-bit symbols as bytes and back: the unit in which payloads are coded. A block needs nothing
-// but its bytes, the number of its symbols and, where both sides agreed on one, a shared table; so blocks
-// can be coded on several threads, decoded from the middle, and cost bounded memory.
+// Blocks of 8-bit symbols as bytes and back: the unit in which payloads are coded. A block needs
+// nothing but its bytes, the number of its symbols and, where both sides agreed on one, a shared
+// table; so blocks can be coded on several threads, decoded from the middle, and cost bounded
+// memory.
 //
-// Bytes of a block of n symbols:
+// Bytes of a block of n symbols: the method, then
 //   0 raw       the symbols
 //   1 constant  the one symbol
-//   2 rans      table (frequencies.h), streams       3 rans with the shared table     streams
-//   4 huffman   table, streams (kernels/huffman.h)   5 huffman with the shared table  streams
-//   6 sparse    the commonest symbol, the size of the mask block (uint32), mask block, others block
-//               (kernels/zero_mask.h): both are blocks themselves, sparse at most kMaxSparseDepth deep
-// rANS streams (kernels/rans.h): one; or from kPairedSymbols symbols on two, the size of the first
-// (uint32) in front, the first with the first n / 64 * 32 symbols: two are decoded together, faster.
-// Integers are little-endian. No block is longer than n + 1 bytes.
+//   2 rans      table (frequencies.h), streams (kernels/rans.h)
+//   3 huffman   table (frequencies.h), streams (kernels/huffman.h)
+//   4 sparse    the commonest symbol, the size of the mask block (uint32), mask block, others block
+//               (kernels/zero_mask.h): both are blocks themselves, sparse at most kMaxSparseDepth
+//               deep
+// 2 and 3 plus 16: the shared table is used and none follows. 2 plus 32: two rANS streams instead
+// of one, the size of the first (uint32) in front, the first with the first n / 64 * 32 symbols;
+// two are decoded together, faster. Integers are little-endian. No block is longer than n + 1
+// bytes.
 //
 // An encoder or decoder keeps its scratch memory from block to block: use one per thread.
 #ifndef SLIMGRAD_CODECS_SYMBOL_BLOCK_H_
@@ -30,12 +33,13 @@ enum class EntropyCoder { kRans, kHuffman };
 
 inline constexpr std::size_t kDefaultBlockSymbols = 256 * 1024;
 inline constexpr std::size_t kMaxBlockSymbols = 16 * 1024 * 1024;
-// Below this the second stream's 128 bytes of states would show in the size.
-inline constexpr std::size_t kPairedSymbols = 192 * 1024;
+// From this coded size on a block has two streams; below, 128 bytes more of states would show.
+inline constexpr std::size_t kPairedBytes = 120 * 1024;
 inline constexpr int kMaxSparseDepth = 3;
 
-// A table that both sides know: counted over a whole tensor, computed from a model, or given. A symbol
-// of weight zero cannot be coded with it; a block that holds one falls back to its own table.
+// A table that both sides know: counted over a whole tensor, computed from a model, or given. A
+// symbol of weight zero cannot be coded with it; a block that holds one falls back to its own
+// table.
 struct SharedTable {
   RansFrequencies frequencies;
   HuffmanLengths lengths;

@@ -20,13 +20,14 @@ struct BlockDecoder::State {
   std::array<Level, kMaxSparseDepth> levels;
 
   DecodeStatus decode(Bytes bytes, Symbols symbols, int depth);
-  DecodeStatus decode_rans(Bytes bytes, Symbols symbols, const RansDecodeTable& table);
+  DecodeStatus decode_plain(Bytes bytes, Symbols symbols, bool constant);
+  DecodeStatus decode_rans(Bytes bytes, Symbols symbols, const RansDecodeTable& table, bool paired);
   DecodeStatus decode_sparse(Bytes bytes, Symbols symbols, int depth);
 };
 
 DecodeStatus BlockDecoder::State::decode_rans(Bytes bytes, Symbols symbols,
-                                              const RansDecodeTable& table) {
-  if (symbols.size() < kPairedSymbols) return rans_decode(bytes, table, symbols);
+                                              const RansDecodeTable& table, bool paired) {
+  if (!paired) return rans_decode(bytes, table, symbols);
   if (bytes.size() < 4) return DecodeStatus::kTruncated;
   const std::size_t size = load_u32(bytes.data());
   if (size > bytes.size() - 4) return DecodeStatus::kTruncated;
@@ -54,41 +55,45 @@ DecodeStatus BlockDecoder::State::decode_sparse(Bytes bytes, Symbols symbols, in
   return DecodeStatus::kOk;
 }
 
+DecodeStatus BlockDecoder::State::decode_plain(Bytes bytes, Symbols symbols, bool constant) {
+  const std::size_t size = constant ? 1 : symbols.size();
+  if (bytes.size() < size) return DecodeStatus::kTruncated;
+  if (bytes.size() > size) return DecodeStatus::kTrailingBytes;
+  if (constant)
+    std::fill(symbols.begin(), symbols.end(), bytes[0]);
+  else
+    std::copy(bytes.begin(), bytes.end(), symbols.begin());
+  return DecodeStatus::kOk;
+}
+
 DecodeStatus BlockDecoder::State::decode(Bytes bytes, Symbols symbols, int depth) {
   if (bytes.empty()) return DecodeStatus::kTruncated;
-  const auto method = static_cast<BlockMethod>(bytes[0]);
+  const bool use_shared = (bytes[0] & kSharedFlag) != 0, paired = (bytes[0] & kPairedFlag) != 0;
+  const auto method = static_cast<BlockMethod>(bytes[0] & ~(kSharedFlag | kPairedFlag));
   bytes = bytes.subspan(1);
+  const bool may_share = method == BlockMethod::kRans || method == BlockMethod::kHuffman;
+  if ((use_shared && !may_share) || (paired && method != BlockMethod::kRans))
+    return DecodeStatus::kBadMethod;
+  if (use_shared && shared == nullptr) return DecodeStatus::kNoSharedTable;
   BitReader reader(bytes);
   switch (method) {
     case BlockMethod::kRaw:
-    case BlockMethod::kConstant: {
-      const std::size_t size = method == BlockMethod::kRaw ? symbols.size() : 1;
-      if (bytes.size() < size) return DecodeStatus::kTruncated;
-      if (bytes.size() > size) return DecodeStatus::kTrailingBytes;
-      if (method == BlockMethod::kRaw)
-        std::copy(bytes.begin(), bytes.end(), symbols.begin());
-      else
-        std::fill(symbols.begin(), symbols.end(), bytes[0]);
-      return DecodeStatus::kOk;
-    }
+    case BlockMethod::kConstant:
+      return decode_plain(bytes, symbols, method == BlockMethod::kConstant);
     case BlockMethod::kRans: {
+      if (use_shared) return decode_rans(bytes, symbols, shared_rans, paired);
       RansFrequencies frequencies;
       if (!read_frequencies(reader, frequencies)) return DecodeStatus::kBadTable;
       build_decode_table(frequencies, rans);
-      return decode_rans(bytes.subspan(reader.num_bytes()), symbols, rans);
+      return decode_rans(bytes.subspan(reader.num_bytes()), symbols, rans, paired);
     }
     case BlockMethod::kHuffman: {
+      if (use_shared) return huffman_decode(bytes, shared_huffman, symbols);
       HuffmanLengths lengths;
       if (!read_lengths(reader, lengths)) return DecodeStatus::kBadTable;
       build_decode_table(lengths, huffman);
       return huffman_decode(bytes.subspan(reader.num_bytes()), huffman, symbols);
     }
-    case BlockMethod::kRansShared:
-      if (shared == nullptr) return DecodeStatus::kNoSharedTable;
-      return decode_rans(bytes, symbols, shared_rans);
-    case BlockMethod::kHuffmanShared:
-      if (shared == nullptr) return DecodeStatus::kNoSharedTable;
-      return huffman_decode(bytes, shared_huffman, symbols);
     case BlockMethod::kSparse:
       return decode_sparse(bytes, symbols, depth);
   }

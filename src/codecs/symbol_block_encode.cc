@@ -76,9 +76,14 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
     Level& level) {
   std::array<std::uint8_t, kMaxBlockHeader> header;
   std::size_t header_size = 1;
-  header[0] = static_cast<std::uint8_t>(use_shared ? BlockMethod::kRansShared : BlockMethod::kRans);
+  const Weights weights = to_weights(counts);
+  const RansFrequencies frequencies =
+      use_shared ? shared->frequencies : *choose_frequencies(weights);
+  const bool paired = coded_bits(weights, frequencies) >= 8.0 * kPairedBytes;
+  header[0] =
+      static_cast<std::uint8_t>(static_cast<int>(BlockMethod::kRans) +
+                                (use_shared ? kSharedFlag : 0) + (paired ? kPairedFlag : 0));
   if (!use_shared) {
-    const RansFrequencies frequencies = *choose_frequencies(to_weights(counts));
     BitWriter writer{std::span(header).subspan(1)};
     write_frequencies(frequencies, writer);
     header_size += writer.num_bytes();
@@ -94,7 +99,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
     begin = const_cast<std::uint8_t*>(rans_encode(part, table, room).data());
   };
   begin = scratch.data() + scratch.size();
-  if (symbols.size() >= kPairedSymbols) {
+  if (paired) {
     const std::size_t first = symbols.size() / (2 * kRansStates) * kRansStates;
     prepend(symbols.subspan(first));
     const std::uint8_t* const second = begin;
@@ -114,8 +119,8 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_huffman(
     Level& level) {
   const std::span<std::uint8_t> out =
       at_least(level.scratch, kMaxBlockHeader + huffman_encode_bound(symbols.size()));
-  out[0] = static_cast<std::uint8_t>(use_shared ? BlockMethod::kHuffmanShared
-                                                : BlockMethod::kHuffman);
+  out[0] = static_cast<std::uint8_t>(static_cast<int>(BlockMethod::kHuffman) +
+                                     (use_shared ? kSharedFlag : 0));
   std::size_t header_size = 1;
   if (!use_shared) {
     const HuffmanLengths lengths = huffman_lengths(to_weights(counts));
@@ -164,7 +169,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::u
   }
   const bool use_shared = depth == 0 && shared != nullptr && covers(*shared, counts);
   // Half is where a mask begins to be cheaper to code than eight symbols, in time and in size.
-  const bool sparse = !use_shared && depth < kMaxSparseDepth && *commonest > symbols.size() / 2;
+  const bool sparse = !use_shared && depth<kMaxSparseDepth&& * commonest> symbols.size() / 2;
   std::span<const std::uint8_t> block;
   if (sparse)
     block = encode_sparse(symbols, zero, depth);

@@ -12,11 +12,12 @@ enum class BlockMethod : std::uint8_t {
   kRaw,
   kConstant,
   kRans,
-  kRansShared,
   kHuffman,
-  kHuffmanShared,
   kSparse,
 };
+// Flags beside the method.
+inline constexpr std::uint8_t kSharedFlag = 0x10;  // kRans, kHuffman: no table here, the shared one
+inline constexpr std::uint8_t kPairedFlag = 0x20;  // kRans: two streams
 
 // Room for the method, a table (at most 18 + 256 * (25 + 11) bits) and the first stream's size.
 inline constexpr std::size_t kMaxBlockHeader = 1280;

@@ -1,4 +1,5 @@
-// Plain C++ that is compiled for several targets, because the shifts of BMI2 make it a third faster.
+// Plain C++ that is compiled for several targets, because the shifts of BMI2 make it a third
+// faster.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/huffman.cc"
 #include <hwy/foreach_target.h>
@@ -31,8 +32,8 @@ struct Reader {
   const std::uint8_t* begin;
   const std::uint8_t* end;
   const std::uint8_t* next;
-  // The bits from `next` on with a one in the highest place, shifted right by what was consumed: the
-  // number of leading zeros is the number of bits consumed since `next`.
+  // The bits from `next` on with a one in the highest place, shifted right by what was consumed:
+  // the number of leading zeros is the number of bits consumed since `next`.
   std::uint64_t bits;
 };
 
@@ -66,8 +67,7 @@ inline DecodeStatus finish(const Reader& reader, const HuffmanDecodeTable& table
     std::uint32_t window = 0;
     for (std::size_t k = 0; k < 3 && used / 8 + k < size; ++k)
       window |= static_cast<std::uint32_t>(reader.begin[used / 8 + k]) << (8 * k);
-    const std::uint32_t entry =
-        table.entries[window >> (used % 8) & ((1u << kMaxHuffmanBits) - 1)];
+    const std::uint32_t entry = table.entries[window >> (used % 8) & ((1u << kMaxHuffmanBits) - 1)];
     symbols[i] = static_cast<std::uint8_t>(entry >> 8);
     used += entry & 0xff;
     if (used > 8 * size) return DecodeStatus::kTruncated;
@@ -134,8 +134,8 @@ std::size_t encode(std::span<const std::uint8_t> symbols, const HuffmanEncodeTab
   std::uint8_t* next = first;
   for (int s = 0; s < kHuffmanStreams; ++s) {
     const std::uint8_t* const begin = first + s * room;
-    const std::size_t size = static_cast<std::size_t>(writers[s].next - begin) +
-                             (writers[s].count > 0 ? 1 : 0);
+    const std::size_t size =
+        static_cast<std::size_t>(writers[s].next - begin) + (writers[s].count > 0 ? 1 : 0);
     const auto stored_size = static_cast<std::uint32_t>(size);
     if (s < kHuffmanStreams - 1) std::memcpy(out.data() + 4 * s, &stored_size, 4);
     std::memmove(next, begin, size);
@@ -178,14 +178,15 @@ DecodeStatus decode(std::span<const std::uint8_t> bytes, const HuffmanDecodeTabl
   if (!open(bytes, readers)) return DecodeStatus::kTruncated;
   const std::uint8_t* const end = bytes.data() + bytes.size();
   std::size_t done = 0;
-  // A round loads eight bytes after moving on by at most seven (7 + 55 bits). A damaged stream may run
-  // into the next one, but while every load is known to end before the last byte that is harmless;
-  // each stream's own end is checked when it is finished.
+  // A round loads eight bytes after moving on by at most seven (7 + 55 bits). A damaged stream may
+  // run into the next one, but while every load is known to end before the last byte that is
+  // harmless; each stream's own end is checked when it is finished.
   while (true) {
     std::ptrdiff_t safe = (end - readers[0].next - 8) / 7;
     for (const Reader& reader : readers) safe = std::min(safe, (end - reader.next - 8) / 7);
     const std::size_t rounds =
-        std::min((symbols.size() - done) / kRound, static_cast<std::size_t>(std::max<std::ptrdiff_t>(safe, 0)));
+        std::min((symbols.size() - done) / kRound,
+                 static_cast<std::size_t>(std::max<std::ptrdiff_t>(safe, 0)));
     if (rounds == 0) break;
     read_rounds(readers, table.entries.data(), rounds, symbols.data() + done);
     done += rounds * kRound;

@@ -1,9 +1,9 @@
 // Huffman coding of 8-bit symbols with code words of at most 11 bits, in eight interleaved streams.
 //
-// Symbol j goes to stream j mod 8. A stream is a sequence of bits, the first in the lowest bit of the
-// first byte; code words are stored with their first bit lowest, and the last byte is filled with
-// zeros. Eight streams give the decoder eight independent chains of table look-ups, and because
-// they are interleaved symbol by symbol it has one output pointer, not eight.
+// Symbol j goes to stream j mod 8. A stream is a sequence of bits, the first in the lowest bit of
+// the first byte; code words are stored with their first bit lowest, and the last byte is filled
+// with zeros. Eight streams give the decoder eight independent chains of table look-ups, and
+// because they are interleaved symbol by symbol it has one output pointer, not eight.
 //
 // Bytes: the sizes of the first seven streams as little-endian uint32, then the eight streams.
 // noexcept, no allocation, any thread; the same bytes on every CPU.
@@ -29,7 +29,7 @@ using HuffmanLengths = std::array<std::uint8_t, 256>;
 
 struct HuffmanEncodeTable {
   // In 64 bits, so that shifting and adding take them straight from memory.
-  std::array<std::uint64_t, 256> code;    // the first bit lowest
+  std::array<std::uint64_t, 256> code;  // the first bit lowest
   std::array<std::uint64_t, 256> length;
 };
 
@@ -53,8 +53,8 @@ constexpr std::size_t huffman_encode_bound(std::size_t num_symbols) {
   return kHuffmanSizeBytes + kHuffmanStreams * huffman_stream_bound(num_symbols);
 }
 
-// Returns the number of bytes written to `out`. REQUIRES: out has huffman_encode_bound() bytes; every
-// symbol that occurs has a code word; fewer than 2^32 symbols.
+// Returns the number of bytes written to `out`. REQUIRES: out has huffman_encode_bound() bytes;
+// every symbol that occurs has a code word; fewer than 2^32 symbols.
 std::size_t huffman_encode(std::span<const std::uint8_t> symbols, const HuffmanEncodeTable& table,
                            std::span<std::uint8_t> out) noexcept;
 

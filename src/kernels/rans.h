@@ -1,7 +1,7 @@
 // Range asymmetric numeral systems (rANS) over 8-bit symbols, 32 states interleaved in one stream.
 //
-// A state x lives in [2^15, 2^31). To encode symbol s with frequency f of 2^n and cumulative start c:
-// while x >= f 2^(31-n), write its low 16 bits as a word and shift them out (at most once); then
+// A state x lives in [2^15, 2^31). To encode symbol s with frequency f of 2^n and cumulative start
+// c: while x >= f 2^(31-n), write its low 16 bits as a word and shift them out (at most once); then
 // x <- floor(x / f) 2^n + (x mod f) + c. Decoding is the exact reverse, so the encoder walks the
 // symbols backwards and writes its words backwards; the decoder reads both forwards.
 //
@@ -10,10 +10,10 @@
 // of the rounding cancel when averaged over the symbols; it is below 1e-4 bit for n <= 14.
 //
 // Interleaving. Symbols go in groups of 32. Position 4 i + v of a group belongs to state 8 v + i,
-// for v < 4 and i < 8, and within a group states act in the order 0, 1, ..., 31. So state 8 v + i is
-// lane i of vector v, and byte v of 32-bit word i of the 32 symbols: a vector decoder assembles its
-// output with shifts instead of packing. The last group may be partial: its missing positions are
-// skipped.
+// for v < 4 and i < 8, and within a group states act in the order 0, 1, ..., 31. So state 8 v + i
+// is lane i of vector v, and byte v of 32-bit word i of the 32 symbols: a vector decoder assembles
+// its output with shifts instead of packing. The last group may be partial: its missing positions
+// are skipped.
 //
 // Bytes: the 32 states as little-endian uint32, then the 16-bit little-endian words. Every state
 // starts at 2^15 before encoding, which the decoder checks at its end.
@@ -39,9 +39,9 @@ inline constexpr int kMinRansBits = 12;  // n
 inline constexpr int kMaxRansBits = 14;  // a table of 64 KiB; 12 bits (16 KiB) stay in the L1 cache
 inline constexpr std::uint32_t kMaxRansFrequency = 4095;
 
-// Frequencies of the 256 symbols, adding up to 2^bits, none above 4095, so that a slot of the decode
-// table fits in 32 bits. With 12 bits that excludes only data of a single symbol, which needs no
-// coder; with 13 or 14 bits it asks that no symbol has half or a quarter of the mass.
+// Frequencies of the 256 symbols, adding up to 2^bits, none above 4095, so that a slot of the
+// decode table fits in 32 bits. With 12 bits that excludes only data of a single symbol, which
+// needs no coder; with 13 or 14 bits it asks that no symbol has half or a quarter of the mass.
 struct RansFrequencies {
   int bits = 12;
   std::array<std::uint16_t, 256> frequency = {};

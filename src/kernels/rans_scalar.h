@@ -3,8 +3,8 @@
 #ifndef SLIMGRAD_KERNELS_RANS_SCALAR_H_
 #define SLIMGRAD_KERNELS_RANS_SCALAR_H_
 
-#include <bit>
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "kernels/rans.h"
@@ -40,8 +40,8 @@ inline void encode_group(std::span<const std::uint8_t> group, const RansEncodeTa
       std::memcpy(end, &word, 2);
       x >>= 16;
     }
-    const auto quotient = static_cast<std::uint32_t>((x * table.reciprocal[symbol]) >>
-                                                     (31 + table.shift[symbol]));
+    const auto quotient =
+        static_cast<std::uint32_t>((x * table.reciprocal[symbol]) >> (31 + table.shift[symbol]));
     states[k] = x + start + quotient * ((1u << table.bits) - frequency);
   }
 }

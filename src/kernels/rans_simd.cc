@@ -67,8 +67,9 @@ HWY_INLINE auto less(V32 a, V32 b) {
   return hn::RebindMask(D32(), hn::Lt(hn::BitCast(di, a), hn::BitCast(di, b)));
 }
 
-// table[index[0]], table[index[stride]], ... by eight plain loads. On the CPU this was tuned on (Zen 3)
-// a gather instruction takes 12 cycles in a chain of four, this 7.5: it has fewer micro-operations.
+// table[index[0]], table[index[stride]], ... by eight plain loads. On the CPU this was tuned on
+// (Zen 3) a gather instruction takes 12 cycles in a chain of four, this 7.5: it has fewer
+// micro-operations.
 template <int stride, typename Index>
 HWY_INLINE V32 look_up(const std::uint32_t* HWY_RESTRICT table, const Index* HWY_RESTRICT index) {
   const hn::FixedTag<std::uint32_t, 4> d4;
@@ -85,8 +86,8 @@ HWY_INLINE V32 look_up(const std::uint32_t* HWY_RESTRICT table, const Index* HWY
   return hn::Combine(D32(), four(4), four(0));
 }
 
-// Getting the indices out as four 64-bit words beats eight extractions, and beats a way through memory
-// by far.
+// Getting the indices out as four 64-bit words beats eight extractions, and beats a way through
+// memory by far.
 HWY_INLINE V32 gather(const std::uint32_t* table, V32 index) {
   const hn::FixedTag<std::uint64_t, 2> d2;
   const auto low = hn::BitCast(d2, hn::LowerHalf(index));
@@ -106,8 +107,8 @@ HWY_INLINE V32 push(V32 x, V32 frequency, V32 start, V32 total, int bits) {
   const D32 d;
   const DI32 di;
   const DF32 df;
-  const auto estimate = hn::Div(hn::ConvertTo(df, hn::BitCast(di, x)),
-                                hn::ConvertTo(df, hn::BitCast(di, frequency)));
+  const auto estimate =
+      hn::Div(hn::ConvertTo(df, hn::BitCast(di, x)), hn::ConvertTo(df, hn::BitCast(di, frequency)));
   const auto shifted = hn::Add(hn::Sub(estimate, hn::Set(df, 0.625f)), hn::Set(df, 0x1p23f));
   const V32 quotient = hn::Sub(hn::BitCast(d, shifted), hn::Set(d, 0x4b000000u));
   const V32 rest = hn::Sub(x, hn::Mul(quotient, frequency));
@@ -161,8 +162,8 @@ std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
   return store_states(states, end, scratch);
 }
 
-// Gives the lanes that fell below the range their words. The sign of x - 2^15 says which, and both the
-// mask and the blend look at signs only, so no comparison is needed.
+// Gives the lanes that fell below the range their words. The sign of x - 2^15 says which, and both
+// the mask and the blend look at signs only, so no comparison is needed.
 HWY_INLINE V32 refill(V32 x, const std::uint8_t*& next) {
   const D32 d;
   const DF32 df;
@@ -177,8 +178,8 @@ HWY_INLINE V32 refill(V32 x, const std::uint8_t*& next) {
   return hn::BitCast(d, hn::IfThenElse(below, hn::BitCast(df, full), hn::BitCast(df, x)));
 }
 
-// One stream being decoded: its states, what is left of its words and of its output. The loops below
-// work on local vectors: the compiler does not keep vectors inside a struct in registers.
+// One stream being decoded: its states, what is left of its words and of its output. The loops
+// below work on local vectors: the compiler does not keep vectors inside a struct in registers.
 struct Stream {
   States x;
   const std::uint8_t* next;

@@ -1,6 +1,7 @@
 // Taking the commonest symbol out: eight positions become one mask byte, and only the other symbols
-// stay. A pruned gradient is mostly zeros; so its coder handles n/8 masks and the survivors instead of
-// n symbols, and a symbol with most of the probability, which costs less than a bit, is no special case.
+// stay. A pruned gradient is mostly zeros; so its coder handles n/8 masks and the survivors instead
+// of n symbols, and a symbol with most of the probability, which costs less than a bit, is no
+// special case.
 //
 // Bit k of mask m says that position 8 m + k holds something else; bits after the last position are
 // zero. The others are stored less `zero`, modulo 256, so that merging is an addition.
