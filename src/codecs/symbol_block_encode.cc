@@ -35,6 +35,7 @@ struct BlockEncoder::State {
 
   std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols, int depth);
   std::span<const std::uint8_t> encode_raw(std::span<const std::uint8_t> symbols, Level& level);
+  std::span<const std::uint8_t> encode_constant(std::uint8_t symbol, Level& level);
   std::span<const std::uint8_t> encode_rans(std::span<const std::uint8_t> symbols,
                                             const ByteCounts& counts, bool use_shared,
                                             Level& level);
@@ -53,6 +54,21 @@ std::span<std::uint8_t> at_least(std::vector<std::uint8_t>& buffer, std::size_t 
   return buffer;
 }
 
+// The commonest symbol if a sample says that it has more than half, and otherwise nothing. The
+// sample decides only how the block is coded, so it need not be right; it saves counting all the
+// symbols, which is slowest where they are all alike.
+std::optional<std::uint8_t> dominant_symbol(std::span<const std::uint8_t> symbols) {
+  constexpr std::size_t kSample = 1024;
+  if (symbols.size() < 4 * kSample) return std::nullopt;
+  const std::size_t stride = (symbols.size() / kSample - 1) | 1;
+  std::array<std::uint8_t, kSample> sample;
+  for (std::size_t i = 0; i < kSample; ++i) sample[i] = symbols[i * stride];
+  const ByteCounts counts = count_bytes(sample);
+  const auto commonest = std::max_element(counts.begin(), counts.end());
+  if (*commonest <= kSample / 2) return std::nullopt;
+  return static_cast<std::uint8_t>(commonest - counts.begin());
+}
+
 // Whether the shared table gives every symbol that occurs a code.
 bool covers(const SharedTable& shared, const ByteCounts& counts) {
   for (int s = 0; s < 256; ++s)
@@ -69,6 +85,14 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_raw(std::span<const st
   out[0] = static_cast<std::uint8_t>(BlockMethod::kRaw);
   std::copy(symbols.begin(), symbols.end(), out.begin() + 1);
   return out.first(symbols.size() + 1);
+}
+
+std::span<const std::uint8_t> BlockEncoder::State::encode_constant(std::uint8_t symbol,
+                                                                   Level& level) {
+  const std::span<std::uint8_t> out = at_least(level.scratch, 2);
+  out[0] = static_cast<std::uint8_t>(BlockMethod::kConstant);
+  out[1] = symbol;
+  return out.first(2);
 }
 
 std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
@@ -139,6 +163,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_sparse(
   const auto masks = at_least(level.masks, num_masks(symbols.size()));
   const auto others = at_least(level.others, symbols.size() + kZeroMaskSlack);
   const std::size_t num_others = split_zeros(symbols, zero, masks, others);
+  if (num_others == 0) return encode_constant(zero, level);
   const std::span<std::uint8_t> out =
       at_least(level.scratch, 6 + (num_masks(symbols.size()) + 1) + (num_others + 1));
   out[0] = static_cast<std::uint8_t>(BlockMethod::kSparse);
@@ -158,26 +183,26 @@ std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::u
                                                           int depth) {
   Level& level = levels[depth];
   if (symbols.empty()) return encode_raw(symbols, level);
-  const ByteCounts counts = count_bytes(symbols);
-  const auto commonest = std::max_element(counts.begin(), counts.end());
-  const auto zero = static_cast<std::uint8_t>(commonest - counts.begin());
-  if (*commonest == symbols.size()) {
-    const std::span<std::uint8_t> out = at_least(level.scratch, 2);
-    out[0] = static_cast<std::uint8_t>(BlockMethod::kConstant);
-    out[1] = zero;
-    return out.first(2);
-  }
-  const bool use_shared = depth == 0 && shared != nullptr && covers(*shared, counts);
-  // Half is where a mask begins to be cheaper to code than eight symbols, in time and in size.
-  const bool sparse = !use_shared && depth<kMaxSparseDepth&& * commonest> symbols.size() / 2;
+  const bool may_share = depth == 0 && shared != nullptr;
+  const bool may_be_sparse = !may_share && depth < kMaxSparseDepth;
   std::span<const std::uint8_t> block;
-  if (sparse)
-    block = encode_sparse(symbols, zero, depth);
-  else if (coder == EntropyCoder::kRans)
-    block = encode_rans(symbols, counts, use_shared, level);
-  else
-    block = encode_huffman(symbols, counts, use_shared, level);
-  return block.size() <= symbols.size() ? block : encode_raw(symbols, level);
+  if (const auto zero = may_be_sparse ? dominant_symbol(symbols) : std::nullopt) {
+    block = encode_sparse(symbols, *zero, depth);
+  } else {
+    const ByteCounts counts = count_bytes(symbols);
+    const auto commonest = std::max_element(counts.begin(), counts.end());
+    const auto symbol = static_cast<std::uint8_t>(commonest - counts.begin());
+    const bool use_shared = may_share && covers(*shared, counts);
+    if (*commonest == symbols.size())
+      block = encode_constant(symbol, level);
+    else if (may_be_sparse && *commonest > symbols.size() / 2)
+      block = encode_sparse(symbols, symbol, depth);
+    else if (coder == EntropyCoder::kRans)
+      block = encode_rans(symbols, counts, use_shared, level);
+    else
+      block = encode_huffman(symbols, counts, use_shared, level);
+  }
+  return block.size() <= symbols.size() + 1 ? block : encode_raw(symbols, level);
 }
 
 BlockEncoder::BlockEncoder(EntropyCoder coder, const SharedTable* shared)
