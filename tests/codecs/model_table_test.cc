@@ -83,7 +83,8 @@ TEST(ModelTable, LimitsAreChecked) {
 // scale in steps is 1 / step; the normal and Laplace models match the variance and the mean
 // magnitude.
 TEST(ModelTable, GoldenCrossEntropiesAndHuffmanCosts) {
-  for (const auto& row : golden("gennorm.json")["coding"]["population"]) {
+  const auto file = golden("gennorm.json");
+  for (const auto& row : file["coding"]["population"]) {
     const double beta = row["beta"], step = row["step"];
     const bool affine = row["quantizer"] == "affine256";
     ModelParameters truth = {encode_parameter(beta), encode_parameter(1.0 / step),
