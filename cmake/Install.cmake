@@ -22,7 +22,8 @@ if(SLIMGRAD_TORCH)
   endif()
 endif()
 install(TARGETS ${installed_targets} EXPORT slimgrad-targets
-        ARCHIVE DESTINATION ${prefix}lib LIBRARY DESTINATION ${prefix}lib INCLUDES DESTINATION include)
+        ARCHIVE DESTINATION ${prefix}lib LIBRARY DESTINATION ${prefix}lib
+        INCLUDES DESTINATION ${prefix}include)
 install(DIRECTORY include/slimgrad DESTINATION ${prefix}include)
 install(EXPORT slimgrad-targets NAMESPACE slimgrad:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/slimgrad-config.cmake.in slimgrad-config.cmake

@@ -1,1 +1,74 @@
-int main() { return 0; }
+// slimgrad: the closed forms and the statistics of the library on the command line. Exit status: 0,
+// or 2 with one line on standard error and nothing on standard output.
+#include <slimgrad/version.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "program/subcommand.h"
+
+namespace slimgrad::program {
+namespace {
+
+constexpr int kFailure = 2;
+
+// One line, whatever a file name or an argument brings with it.
+int fail(std::string message) {
+  std::ranges::replace_if(
+      message, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  std::fprintf(stderr, "slimgrad: %s\n", message.c_str());
+  return kFailure;
+}
+
+int print(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (std::fflush(stdout) != 0 || !written) return fail("cannot write to standard output");
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Gradient compression in numbers: formats, thresholds, step tables, fits.",
+               "slimgrad");
+  app.set_version_flag("--version", "slimgrad " SLIMGRAD_VERSION);
+  app.require_subcommand(0, 1);  // also lets an argument have the name of a subcommand
+  bool as_json = false;
+  std::vector<std::pair<CLI::App*, Action>> actions;
+  for (const Subcommand& subcommand : subcommands()) {
+    CLI::App* parser = app.add_subcommand(subcommand.name, subcommand.summary);
+    parser->footer(subcommand.example);
+    actions.emplace_back(parser, subcommand.declare(*parser));
+    parser->add_flag("--json", as_json,
+                     "Print one JSON object; numbers that are not finite are null");
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    return app.exit(help_or_version);
+  } catch (const CLI::ParseError& error) {
+    return fail(error.what());
+  }
+  for (const auto& [parser, action] : actions)
+    if (parser->parsed()) return print(render(action(), as_json));
+  std::cerr << app.help();
+  return kFailure;
+}
+
+}  // namespace
+}  // namespace slimgrad::program
+
+int main(int argc, char** argv) {
+  using slimgrad::program::fail;
+  try {
+    return slimgrad::program::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return fail("not enough memory");
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+}

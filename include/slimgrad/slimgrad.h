@@ -8,8 +8,13 @@
 #include <slimgrad/fit.h>
 #include <slimgrad/float_format.h>
 #include <slimgrad/format_choice.h>
+#include <slimgrad/gradient_plan.h>
+#include <slimgrad/half.h>
 #include <slimgrad/measure.h>
+#include <slimgrad/pack.h>
+#include <slimgrad/prune.h>
 #include <slimgrad/pruning.h>
+#include <slimgrad/quantize.h>
 #include <slimgrad/steps.h>
 #include <slimgrad/tensor_stats.h>
 #include <slimgrad/version.h>

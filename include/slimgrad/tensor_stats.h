@@ -45,6 +45,7 @@ struct TensorStats {
   std::uint64_t count = 0;      // all elements
   std::uint64_t zeros = 0;      // +0 and -0
   std::uint64_t nonfinite = 0;  // Inf and NaN
+  double zero_fraction = 0;     // zeros over finite values; 0 if there are none
   double log_mean = 0;          // of ln|x| over finite non-zeros; 0 if there are none
   double log_std = 0;           // of the same; divided by n, not by n - 1
   double max_abs = 0;           // over finite values, zeros included, as the two means are
@@ -54,10 +55,6 @@ struct TensorStats {
 
   std::uint64_t num_finite() const { return count - nonfinite; }
   std::uint64_t num_nonzero() const { return count - nonfinite - zeros; }
-  // Of the finite values; 0 if there are none.
-  double zero_fraction() const {
-    return num_finite() == 0 ? 0.0 : static_cast<double>(zeros) / static_cast<double>(num_finite());
-  }
 };
 
 }  // namespace slimgrad

@@ -1,0 +1,65 @@
+// From what a user wants and what a gradient looks like to what is done with it: the decision that
+// the autograd gate takes in every backward pass. Pure functions; plain data.
+#ifndef SLIMGRAD_GRADIENT_PLAN_H_
+#define SLIMGRAD_GRADIENT_PLAN_H_
+
+#include <optional>
+#include <string_view>
+
+#include <slimgrad/float_format.h>
+#include <slimgrad/format_choice.h>
+#include <slimgrad/pruning.h>
+#include <slimgrad/quantize.h>
+#include <slimgrad/tensor_stats.h>
+
+namespace slimgrad {
+
+enum class PruneKind {
+  kNone,
+  kStochastic,      // threshold for the expected sparsity, unbiased: the method of slimgrad
+  kTopK,            // baseline: zero the smallest share of the magnitudes; biased
+  kTopKStochastic,  // baseline: the top-k threshold, pruned stochastically; sparsity falls short
+};
+
+std::string_view prune_kind_name(
+    PruneKind kind);  // "none", "stochastic", "topk", "topk_stochastic"
+PruneKind parse_prune_kind(std::string_view name);
+
+// What the user wants for one layer.
+struct GradientSettings {
+  PruneKind prune = PruneKind::kNone;
+  double sparsity = 0;
+  ThresholdMethod method = ThresholdMethod::kEmpirical;
+
+  int bits = 0;                       // 0: do not quantize
+  std::optional<FloatFormat> format;  // none: the best one of `bits` bits for the measured spread
+  ScaleMethod scale_method = ScaleMethod::kMax;
+  double fixed_scale = 0;  // positive: used instead of scale_method (global loss scaling)
+  Rounding rounding = Rounding::kNearest;
+  Underflow underflow = Underflow::kZero;
+};
+
+// What to do with the gradient at hand.
+struct GradientPlan {
+  PruneKind prune = PruneKind::kNone;
+  double threshold = 0;
+  std::optional<Quantizer> quantizer;
+};
+
+// REQUIRES: stats.num_finite() > 0. A tensor with nothing to prune, or without a non-zero value,
+// gets a plan that leaves it alone in that respect.
+//
+// Where a gradient is pruned and quantized, most of what is left lies at +-threshold. The scale is
+// then raised, by less than one step of the grid, so that the threshold is itself a grid value:
+// rounding to nearest would otherwise shift the bulk of the tensor.
+GradientPlan plan_gradient(const TensorStats& stats, const GradientSettings& settings);
+
+// A plan that was made for an older gradient, made safe for this one: never prune above
+// mean|x| / (1 - sparsity). The noise of pruning, E[|x| (alpha - |x|)^+], grows with alpha without
+// bound; a stale threshold far above a shrunken tensor would drown it.
+GradientPlan guard_plan(const GradientPlan& plan, const TensorStats& stats,
+                        const GradientSettings& settings);
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_GRADIENT_PLAN_H_

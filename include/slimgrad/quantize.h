@@ -1,0 +1,77 @@
+// Rounding an array to the grid of a FloatFormat at a scale: simulated low-bit storage, the values
+// themselves stay float32, bfloat16 or float16. For real low-bit storage see pack.h.
+//
+// For every value x, with y = |x| / scale, the IEEE float32 quotient:
+//
+//   nearest      the grid value nearest to y; a tie goes to the neighbour with the even code
+//   stochastic   a neighbour l <= y < u: u with probability (y - l) / (u - l), so that E = y
+//   above        the largest grid value that, times scale, the type of the array can hold
+//   below        of the smallest grid value s: Underflow::kZero gives 0, never s;
+//                Underflow::kStochastic gives s with probability y / s, so that E = y
+//   result       the grid value times scale with the sign of x; every zero is +0
+//   NaN, Inf     unchanged, and counted
+//
+// The result is rounded to the type of the array. It is exact if the scale is a power of two,
+// because a grid value has at most 7 significant bits and bfloat16 has 8, unless the product is
+// subnormal in that type. With any other scale the product is the nearest number of the type.
+//
+// Random numbers are a function of (seed, element index) alone, see base/rng.h: the same array
+// gives the same result on every CPU and however it is cut into pieces. To work in pieces, call
+// with subspans and first_index, the index of their first element: a multiple of kPieceElements.
+//
+// All functions may be called from several threads at once.
+#ifndef SLIMGRAD_QUANTIZE_H_
+#define SLIMGRAD_QUANTIZE_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include <slimgrad/float_format.h>
+#include <slimgrad/half.h>
+
+namespace slimgrad {
+
+enum class Rounding { kNearest, kStochastic };
+enum class Underflow { kZero, kStochastic };
+
+// "nearest", "stochastic"; "zero", "stochastic". Throw InvalidArgument for other names.
+Rounding parse_rounding(std::string_view name);
+Underflow parse_underflow(std::string_view name);
+
+struct Quantizer {
+  FloatFormat format;
+  double scale = 1.0;  // Used as a float32: positive, finite and not subnormal.
+  Rounding rounding = Rounding::kNearest;
+  Underflow underflow = Underflow::kZero;
+};
+
+// What one call saw and did.
+struct ApplyCounts {
+  std::uint64_t zeros = 0;         // in the result, those that were zero before included
+  std::uint64_t at_threshold = 0;  // set to +-threshold by pruning
+  std::uint64_t nonfinite = 0;     // NaN and Inf
+
+  ApplyCounts& operator+=(const ApplyCounts& other) {
+    zeros += other.zeros;
+    at_threshold += other.at_threshold;
+    nonfinite += other.nonfinite;
+    return *this;
+  }
+  bool operator==(const ApplyCounts&) const = default;
+};
+
+inline constexpr std::uint64_t kPieceElements = 64;
+
+// `out` is `in` itself or does not overlap it. Throws InvalidArgument for a scale out of range, for
+// sizes that differ and for a first_index that is no multiple of kPieceElements.
+ApplyCounts quantize(std::span<const float> in, std::span<float> out, const Quantizer& quantizer,
+                     std::uint64_t seed, std::uint64_t first_index = 0);
+ApplyCounts quantize(std::span<const BFloat16Bits> in, std::span<BFloat16Bits> out,
+                     const Quantizer& quantizer, std::uint64_t seed, std::uint64_t first_index = 0);
+ApplyCounts quantize(std::span<const Float16Bits> in, std::span<Float16Bits> out,
+                     const Quantizer& quantizer, std::uint64_t seed, std::uint64_t first_index = 0);
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_QUANTIZE_H_

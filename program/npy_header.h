@@ -1,0 +1,49 @@
+// The header of a NumPy .npy file, versions 1, 2 and 3:
+//
+//   offset 0   6 bytes   magic: 0x93 'NUMPY'
+//          6   2 bytes   version, major and minor
+//          8   2 bytes (version 1) or 4 bytes (2 and 3), little endian: length of the text
+//              the text: a Python dictionary such as
+//              {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+//              then the data, without a gap, to the end of the file
+//
+// The file is not trusted: every length is compared with what is there before it is used. Pure
+// functions.
+#ifndef SLIMGRAD_PROGRAM_NPY_HEADER_H_
+#define SLIMGRAD_PROGRAM_NPY_HEADER_H_
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace slimgrad::program {
+
+// What is wrong with a file, in one line.
+class NpyError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct NpyHeader {
+  std::string descr;                 // NumPy's name of the element type: "<f4"
+  bool fortran_order = false;        // the order of the values in the file
+  std::vector<std::uint64_t> shape;  // empty for a scalar
+  std::uint64_t num_values = 1;      // the product of the shape
+  std::uint64_t data_offset = 0;     // where the values begin in the file
+};
+
+// The text of an array of numbers takes about a hundred bytes. Version 1 cannot say more than
+// 65,535; a longer one in version 2 or 3 describes a record type, which we do not read.
+inline constexpr std::uint64_t kMaxNpyHeaderText = 65535;
+// So many bytes from the beginning of a file are enough for parse_npy_header.
+inline constexpr std::uint64_t kMaxNpyHeaderBytes = 12 + kMaxNpyHeaderText;
+
+// Reads the header from the beginning of a file: the first kMaxNpyHeaderBytes, or all of a shorter
+// file. Throws NpyError.
+NpyHeader parse_npy_header(std::string_view start_of_file);
+
+}  // namespace slimgrad::program
+
+#endif  // SLIMGRAD_PROGRAM_NPY_HEADER_H_

@@ -1,0 +1,60 @@
+#include "program/table.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace slimgrad::program {
+namespace {
+
+// The cells of one line, padded to the widths of their columns, two spaces between them.
+std::string line_of(const std::vector<Column>& columns, const std::vector<std::size_t>& widths,
+                    const std::vector<std::string>& cells) {
+  std::string line;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if (i > 0) line += "  ";
+    const std::string padding(widths[i] - cells[i].size(), ' ');
+    line += columns[i].align == Align::kLeft ? cells[i] + padding : padding + cells[i];
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + '\n';
+}
+
+}  // namespace
+
+void Table::add(std::vector<std::string> cells) {
+  cells.resize(columns_.size());
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::text() const {
+  std::vector<std::string> titles;
+  std::vector<std::size_t> widths;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    titles.push_back(columns_[i].title);
+    widths.push_back(columns_[i].title.size());
+    for (const auto& row : rows_) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  if (std::ranges::any_of(titles, [](const std::string& title) { return !title.empty(); })) {
+    std::vector<std::string> rules;
+    for (const std::size_t width : widths) rules.emplace_back(width, '-');
+    text += line_of(columns_, widths, titles) + line_of(columns_, widths, rules);
+  }
+  for (const auto& row : rows_) text += line_of(columns_, widths, row);
+  return text;
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+std::string percent(double fraction) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", 100 * fraction);
+  return text;
+}
+
+}  // namespace slimgrad::program

@@ -1,0 +1,41 @@
+// Text tables with aligned columns.
+#ifndef SLIMGRAD_PROGRAM_TABLE_H_
+#define SLIMGRAD_PROGRAM_TABLE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace slimgrad::program {
+
+enum class Align { kLeft, kRight };
+
+struct Column {
+  std::string title;
+  Align align = Align::kRight;
+};
+
+class Table {
+ public:
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  // A row shorter than the header is filled up with empty cells. REQUIRES: not longer.
+  void add(std::vector<std::string> cells);
+
+  // The header, a line, the rows; every line ends with a newline and has no spaces before it.
+  // Without a single title there is no header and no line.
+  std::string text() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// A number for a reader: six significant digits, "inf", "nan".
+std::string number(double value);
+// A fraction as "85.0 %".
+std::string percent(double fraction);
+
+}  // namespace slimgrad::program
+
+#endif  // SLIMGRAD_PROGRAM_TABLE_H_

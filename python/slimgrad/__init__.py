@@ -1,0 +1,63 @@
+"""slimgrad: gradient compression for neural-network training."""
+
+from importlib.metadata import version as _version
+
+from .controller import Controller, compress
+from .distributions import FAMILIES, Distribution, fit
+from .formats import FloatFormat, best_format, gradient_scale, relative_error
+from .gradients import LossScale, Prune, Quantize
+from .pruning import (
+    Allocation,
+    SparsityWarning,
+    allocate,
+    expected_cosine,
+    expected_sparsity,
+    threshold,
+)
+from .quantization import (
+    PackedTensor,
+    pack,
+    prune,
+    prune_,
+    prune_quantize,
+    prune_quantize_,
+    quantize,
+    quantize_,
+)
+from .stats import TensorStats, measure
+from .step_tables import StepTable, steps
+
+__version__ = _version("slimgrad")
+
+__all__ = [
+    "FAMILIES",
+    "Allocation",
+    "Controller",
+    "Distribution",
+    "FloatFormat",
+    "LossScale",
+    "PackedTensor",
+    "Prune",
+    "Quantize",
+    "SparsityWarning",
+    "StepTable",
+    "TensorStats",
+    "allocate",
+    "best_format",
+    "compress",
+    "expected_cosine",
+    "expected_sparsity",
+    "fit",
+    "gradient_scale",
+    "measure",
+    "pack",
+    "prune",
+    "prune_",
+    "prune_quantize",
+    "prune_quantize_",
+    "quantize",
+    "quantize_",
+    "relative_error",
+    "steps",
+    "threshold",
+]

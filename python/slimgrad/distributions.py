@@ -1,0 +1,77 @@
+"""fit: which distribution a tensor follows, and how closely."""
+
+from __future__ import annotations
+
+import torch
+
+from ._library import ops
+
+_PARAMETERS = {
+    "lognormal": ("log_mean", "log_std"),
+    "normal": ("scale",),
+    "laplace": ("scale",),
+    "cauchy": ("scale",),
+    "loglaplace": ("log_median", "log_scale"),
+    "uniform": ("scale",),
+    "gennorm": ("shape", "scale"),
+}
+FAMILIES = tuple(_PARAMETERS)
+
+
+class Distribution:
+    """A member of a family. ``cdf``, ``pdf`` and ``quantile`` take a number or a tensor.
+
+    normal, laplace, cauchy, uniform and gennorm are laws of the signed value, symmetric around
+    zero; lognormal and loglaplace are laws of the magnitude.
+    """
+
+    def __init__(self, family: str, **params: float):
+        if family not in _PARAMETERS:
+            raise ValueError(f"expected family to be one of {', '.join(FAMILIES)}, got {family!r}")
+        if set(params) != set(_PARAMETERS[family]):
+            raise ValueError(
+                f"expected {', '.join(_PARAMETERS[family])} for {family}, got {sorted(params)}"
+            )
+        self.family = family
+        self.params = {name: float(params[name]) for name in _PARAMETERS[family]}
+        self.cdf(1.0)  # An out-of-range parameter is an error here, not at first use.
+
+    def _values(self) -> list[float]:
+        return list(self.params.values())
+
+    def _pointwise(self, op, x):
+        if isinstance(x, torch.Tensor):
+            return op(x, self.family, self._values())
+        return op(torch.tensor(float(x), dtype=torch.float64), self.family, self._values()).item()
+
+    def pdf(self, x):
+        return self._pointwise(ops.density, x)
+
+    def cdf(self, x):
+        return self._pointwise(ops.cdf, x)
+
+    def quantile(self, p):
+        return self._pointwise(ops.quantile, p)
+
+    def ks(self, x: torch.Tensor) -> float:
+        """Kolmogorov-Smirnov distance between |x| (zeros and non-finite values left out) and this
+        law of the magnitude."""
+        return ops.ks_distance(x, self.family, self._values()).item()
+
+    def wasserstein(self, x: torch.Tensor, p: int = 1) -> float:
+        """Wasserstein distance of order 1 or 2: of the signed values for the symmetric families,
+        of the magnitudes for lognormal and loglaplace."""
+        return ops.wasserstein_distance(x, self.family, self._values(), p).item()
+
+    def __repr__(self) -> str:
+        params = ", ".join(f"{name}={value:.6g}" for name, value in self.params.items())
+        return f"Distribution({self.family!r}, {params})"
+
+
+def fit(x: torch.Tensor, family: str) -> Distribution:
+    """The maximum-likelihood member of ``family`` for the finite non-zero values of ``x``.
+
+    ``x`` is float32, bfloat16, float16, or float64, since fits compute in double.
+    """
+    params = ops.fit(x, family).tolist()
+    return Distribution(family, **dict(zip(_PARAMETERS[family], params, strict=True)))

@@ -1,0 +1,88 @@
+"""Low-bit float formats: their grids, their errors, the best one, and the scale for a tensor."""
+
+from __future__ import annotations
+
+import re
+
+from ._library import ops
+from .stats import TensorStats, stats_tensor
+
+
+class FloatFormat:
+    """A format by its sign-exponent-mantissa bits: ``FloatFormat("1-5-2")``.
+
+    2 to 8 bits; no subnormals, no Inf, no NaN; above the largest value it saturates.
+    """
+
+    def __init__(self, text: str):
+        match = re.fullmatch(r"1-([0-9])-([0-9])", text) if isinstance(text, str) else None
+        if match is None:
+            raise ValueError(
+                f"[FloatFormat] expected sign-exponent-mantissa such as 1-5-2, got {text!r}"
+            )
+        self.exponent_bits = int(match[1])
+        self.mantissa_bits = int(match[2])
+        # Here rather than by an op, so that formats can be made inside torch.compile.
+        if not (1 <= self.exponent_bits <= 7 and self.mantissa_bits <= 6 and self.bits <= 8):
+            raise ValueError(
+                "[FloatFormat] expected 1 to 7 exponent bits, 0 to 6 mantissa bits and at most "
+                f"8 bits with the sign, got {text!r}"
+            )
+
+    @property
+    def bits(self) -> int:
+        return 1 + self.exponent_bits + self.mantissa_bits
+
+    def values(self) -> list[float]:
+        """The non-negative grid at scale 1, ascending; a stored value is scale times one."""
+        return ops.format_values(self.exponent_bits, self.mantissa_bits).tolist()
+
+    def __str__(self) -> str:
+        return f"1-{self.exponent_bits}-{self.mantissa_bits}"
+
+    def __repr__(self) -> str:
+        return f"FloatFormat({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FloatFormat) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+def as_format(format: FloatFormat | str) -> FloatFormat:
+    return format if isinstance(format, FloatFormat) else FloatFormat(format)
+
+
+def relative_error(format: FloatFormat | str, log2_std: float) -> float:
+    """Expected |x_q - x| / |x| of rounding to nearest, for log2|x| ~ N(0, log2_std^2)."""
+    format = as_format(format)
+    return ops.relative_error(format.exponent_bits, format.mantissa_bits, log2_std)
+
+
+def best_format(bits: int, log2_std: float | tuple[float, float] | TensorStats) -> FloatFormat:
+    """The split of ``bits`` into exponent and mantissa with the least relative error.
+
+    ``log2_std`` is the deviation of log2|x|; a (low, high) range is evaluated at two thirds of it,
+    which reproduces the lognormal paper's Table 2. With TensorStats the error is the histogram's.
+    """
+    if isinstance(log2_std, TensorStats):
+        exponent_bits, mantissa_bits = ops.best_format_of_stats(log2_std.tensor, bits).tolist()
+        return FloatFormat(f"1-{int(exponent_bits)}-{int(mantissa_bits)}")
+    low, high = log2_std if isinstance(log2_std, tuple | list) else (log2_std, log2_std)
+    exponent_bits, mantissa_bits = ops.best_format(bits, low, high)
+    return FloatFormat(f"1-{exponent_bits}-{mantissa_bits}")
+
+
+def gradient_scale(
+    stats: TensorStats | dict, format: FloatFormat | str, method: str = "max"
+) -> float:
+    """The scale at which to store a tensor: a stored value is scale times a grid value.
+
+    "max": the largest grid value lands on max|x|. "predicted": the same, with the maximum predicted
+    from log_mean and log_std. "error": the power of two with the least squared error.
+    """
+    format = as_format(format)
+    return ops.gradient_scale(
+        stats_tensor(stats), format.exponent_bits, format.mantissa_bits, method
+    ).item()

@@ -1,0 +1,92 @@
+"""Thresholds for a wanted sparsity, what they cost, and how to spread sparsity over layers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._library import ops
+from .stats import TensorStats, stats_tensor
+
+
+class SparsityWarning(UserWarning):
+    """A sparsity below the zeros that are already there was asked for: nothing is pruned."""
+
+
+def threshold(
+    what: TensorStats | dict[str, Any], sparsity: float, method: str = "empirical"
+) -> float:
+    """The threshold at which stochastic pruning is expected to leave ``sparsity`` zeros.
+
+    ``what`` is TensorStats, or for the method "lognormal" a dict with log_mean, log_std and
+    zero_fraction. If the tensor already has that many zeros there is nothing to prune: the
+    threshold is 0 and a SparsityWarning says so.
+    """
+    value, reached, _, _, nothing_to_prune = ops.threshold(
+        stats_tensor(what), sparsity, method
+    ).tolist()
+    if nothing_to_prune and reached > sparsity:
+        warnings.warn(
+            f"a sparsity of {sparsity:g} was asked for, but {reached:g} of the values are zero "
+            "already: nothing is pruned",
+            SparsityWarning,
+            stacklevel=2,
+        )
+    return value
+
+
+def expected_sparsity(
+    what: TensorStats | dict[str, Any], threshold: float, method: str = "empirical"
+) -> float:
+    """The expected fraction of zeros after stochastic pruning with ``threshold``."""
+    return ops.expected_sparsity(stats_tensor(what), threshold, method).item()
+
+
+def expected_cosine(
+    what: TensorStats | dict[str, Any], threshold: float, method: str = "empirical"
+) -> float:
+    """The expected cosine similarity of a tensor and its pruned self."""
+    return ops.expected_cosine(stats_tensor(what), threshold, method).item()
+
+
+class Allocation(list):
+    """The sparsity of every layer; ``thresholds``, ``cosines`` and ``at_cap`` go with it."""
+
+    def __init__(self, rows: Sequence[Sequence[float]]):
+        super().__init__(row[0] for row in rows)
+        self.thresholds = [row[1] for row in rows]
+        self.cosines = [row[2] for row in rows]
+        self.at_cap = [bool(row[3]) for row in rows]
+
+
+def allocate(
+    layers: Sequence[TensorStats | dict[str, Any]],
+    sparsity: float,
+    objective: str = "min_cosine",
+    cap: float = 0.98,
+    method: str | None = None,
+    targets: Mapping[int, float] | None = None,
+) -> Allocation:
+    """Spreads an overall sparsity over layers.
+
+    ``layers`` are TensorStats or dicts with log_mean, log_std, zero_fraction and count.
+    ``objective``: min_cosine, mean_cosine, mean_error, total_error or uniform.
+    ``method``: the law of every layer; "empirical" by default if all were measured, else
+    "lognormal".
+    ``targets``: cosine similarities for some layers by index; the others share what remains.
+    """
+    if method is None:
+        measured = all(isinstance(layer, TensorStats) for layer in layers)
+        method = "empirical" if measured else "lognormal"
+    targets = dict(targets or {})
+    rows = ops.allocate(
+        [stats_tensor(layer) for layer in layers],
+        sparsity,
+        objective,
+        method,
+        cap,
+        list(targets.keys()),
+        [float(cosine) for cosine in targets.values()],
+    )
+    return Allocation(rows.tolist())

@@ -1,0 +1,160 @@
+"""quantize, prune and pack: low-bit floats, stochastic sparsity, and real low-bit storage."""
+
+from __future__ import annotations
+
+import torch
+
+from ._library import ops
+from .formats import FloatFormat, as_format
+
+
+def _seed(seed: int | None) -> int:
+    """Any integer, taken modulo 2**64; None draws one from torch's generator."""
+    if seed is None:
+        return int(torch.randint(-(2**63), 2**63 - 1, ()))
+    return (int(seed) + 2**63) % 2**64 - 2**63
+
+
+def _arguments(format, scale, rounding, underflow, seed):
+    format = as_format(format)
+    draws = rounding == "stochastic" or underflow == "stochastic"
+    seed = _seed(seed if draws or seed is not None else 0)
+    return format.exponent_bits, format.mantissa_bits, float(scale), rounding, underflow, seed
+
+
+def quantize(
+    x: torch.Tensor,
+    format: FloatFormat | str,
+    scale: float,
+    rounding: str = "nearest",
+    underflow: str = "zero",
+    seed: int | None = None,
+) -> torch.Tensor:
+    """``x`` rounded to ``scale`` times the grid of ``format``, in the type of ``x``.
+
+    ``rounding``: "nearest", ties to the even code, or "stochastic", unbiased between neighbours.
+    ``underflow``: below the smallest grid value "zero", or "stochastic": the smallest value with
+    probability |x| / smallest. Stochastic rounding and underflow together are unbiased for all but
+    what saturates at the top. NaN and Inf pass through; every zero is +0.
+
+    The result depends on ``seed`` and the elements' order in memory (of a tensor with gaps: on the
+    order of its dimensions), never on threads or CPU. Without a seed one is drawn from torch's
+    generator; under torch.compile pass one. There is no derivative: ``x`` must not require a
+    gradient while gradients are recorded.
+    """
+    return ops.quantize(x, *_arguments(format, scale, rounding, underflow, seed))
+
+
+def quantize_(
+    x: torch.Tensor,
+    format: FloatFormat | str,
+    scale: float,
+    rounding: str = "nearest",
+    underflow: str = "zero",
+    seed: int | None = None,
+) -> torch.Tensor:
+    """``quantize`` in place; returns ``x``."""
+    ops.quantize_(x, *_arguments(format, scale, rounding, underflow, seed))
+    return x
+
+
+def prune(x: torch.Tensor, threshold: float, seed: int | None = None) -> torch.Tensor:
+    """Stochastic pruning: a value with |x| <= threshold becomes +-threshold with probability
+    |x| / threshold, else 0, so that its mean stays x. ``threshold`` 0 leaves everything alone.
+
+    For bfloat16 and float16 the threshold is rounded to the type first. Seeds, order, NaN and Inf,
+    gradients: as in ``quantize``.
+    """
+    return ops.prune(x, float(threshold), _seed(seed))
+
+
+def prune_(x: torch.Tensor, threshold: float, seed: int | None = None) -> torch.Tensor:
+    """``prune`` in place; returns ``x``."""
+    ops.prune_(x, float(threshold), _seed(seed))
+    return x
+
+
+def prune_quantize(
+    x: torch.Tensor,
+    threshold: float,
+    format: FloatFormat | str,
+    scale: float,
+    rounding: str = "nearest",
+    underflow: str = "zero",
+    seed: int | None = None,
+) -> torch.Tensor:
+    """``quantize(prune(x, threshold, seed), format, ..., seed)``, bit for bit, in one pass."""
+    arguments = _arguments(format, scale, rounding, underflow, _seed(seed))
+    return ops.prune_quantize(x, float(threshold), *arguments)
+
+
+def prune_quantize_(
+    x: torch.Tensor,
+    threshold: float,
+    format: FloatFormat | str,
+    scale: float,
+    rounding: str = "nearest",
+    underflow: str = "zero",
+    seed: int | None = None,
+) -> torch.Tensor:
+    """``prune_quantize`` in place; returns ``x``."""
+    arguments = _arguments(format, scale, rounding, underflow, _seed(seed))
+    ops.prune_quantize_(x, float(threshold), *arguments)
+    return x
+
+
+class PackedTensor:
+    """A tensor at ``format.bits`` bits an element. ``data`` holds the bytes as a uint8 tensor."""
+
+    def __init__(
+        self,
+        data: torch.Tensor,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        format: FloatFormat | str,
+        scale: float,
+    ):
+        self.data = data
+        self.shape = torch.Size(shape)
+        self.dtype = dtype
+        self.format = as_format(format)
+        self.scale = float(scale)
+
+    @property
+    def nbytes(self) -> int:
+        """ceil(numel * bits / 8)."""
+        return self.data.nbytes
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def unpack(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The values, contiguous, in the type of the packed tensor or in ``dtype``."""
+        return ops.unpack(
+            self.data,
+            self.shape,
+            self.format.exponent_bits,
+            self.format.mantissa_bits,
+            self.scale,
+            dtype or self.dtype,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"PackedTensor({tuple(self.shape)}, {self.format}, scale={self.scale:.6g}, "
+            f"{self.nbytes} bytes, {self.dtype})"
+        )
+
+
+def pack(
+    x: torch.Tensor,
+    format: FloatFormat | str,
+    scale: float,
+    rounding: str = "nearest",
+    underflow: str = "zero",
+    seed: int | None = None,
+) -> PackedTensor:
+    """``x`` as codes of exactly ``format.bits`` bits: ``pack(x, ...).unpack()`` is
+    ``quantize(x.contiguous(), ...)``, bit for bit. NaN and Inf have no codes and raise."""
+    data = ops.pack(x, *_arguments(format, scale, rounding, underflow, seed))
+    return PackedTensor(data, x.shape, x.dtype, format, scale)

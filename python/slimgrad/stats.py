@@ -1,0 +1,99 @@
+"""measure: one pass over a tensor, and what it learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._library import ops
+
+_FIELDS = (
+    "count",
+    "zeros",
+    "nonfinite",
+    "zero_fraction",
+    "log_mean",
+    "log_std",
+    "max_abs",
+    "mean_abs",
+    "mean_square",
+)
+STATS_SIZE = len(_FIELDS) + 2048
+_COUNTS = {"count", "zeros", "nonfinite"}
+
+
+class TensorStats:
+    """Statistics of one tensor. All logarithms are natural.
+
+    Attributes:
+        count, zeros, nonfinite: numbers of elements; Inf and NaN enter nothing else.
+        zero_fraction: zeros over finite values.
+        log_mean, log_std: of ln|x| over the finite non-zeros.
+        max_abs, mean_abs, mean_square: over the finite values, zeros included.
+        histogram: counts of non-zero magnitudes, eight bins an octave; of a large tensor, a sample.
+        tensor: all of it as one float64 tensor, as the ops take it.
+    """
+
+    count: int
+    zeros: int
+    nonfinite: int
+    zero_fraction: float
+    log_mean: float
+    log_std: float
+    max_abs: float
+    mean_abs: float
+    mean_square: float
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+        for name, value in zip(_FIELDS, tensor[: len(_FIELDS)].tolist(), strict=True):
+            setattr(self, name, int(value) if name in _COUNTS else value)
+
+    @property
+    def histogram(self) -> torch.Tensor:
+        return self.tensor[len(_FIELDS) :]
+
+    @staticmethod
+    def histogram_edges() -> torch.Tensor:
+        """The lower edge of every bin, and last the upper edge of the last one."""
+        bits = torch.arange(2049, dtype=torch.int64) << 20
+        edges = bits.clamp(max=0x7F800000).to(torch.int32).view(torch.float32).double()
+        return edges.clamp(max=2.0**128)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name):.6g}" for name in _FIELDS)
+        return f"TensorStats({fields})"
+
+
+def measure(x: torch.Tensor) -> TensorStats:
+    """All statistics of ``x`` in one pass. ``x`` is float32, bfloat16 or float16, of any layout.
+
+    The result does not depend on the number of threads. Above 2**20 elements the histogram is a
+    sample; everything else still sees every value.
+    """
+    return TensorStats(ops.measure(x))
+
+
+def stats_tensor(what: TensorStats | dict[str, Any]) -> torch.Tensor:
+    """The tensor behind statistics, or behind the parameters of a lognormal."""
+    if isinstance(what, TensorStats):
+        return what.tensor
+    if not isinstance(what, dict):
+        raise ValueError(
+            "expected TensorStats, or a dict with log_mean, log_std and, if there are zeros, "
+            f"zero_fraction; got {type(what).__name__}"
+        )
+    unknown = set(what) - {"log_mean", "log_std", "zero_fraction", "count"}
+    missing = {"log_mean", "log_std"} - set(what)
+    if unknown or missing:
+        raise ValueError(
+            f"expected a dict with log_mean, log_std and optionally zero_fraction and count; "
+            f"got {sorted(what)}"
+        )
+    return ops.lognormal_stats(
+        float(what["log_mean"]),
+        float(what["log_std"]),
+        float(what.get("zero_fraction", 0.0)),
+        int(what.get("count", 1 << 20)),
+    )

@@ -1,0 +1,167 @@
+#include "kernels/apply.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/dispatch.h"
+#include "kernels/half_float.h"
+
+// Vectors without a fixed size cannot be members and arrays, which the draws are kept in.
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/apply.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h:
+#include <hwy/highway.h>
+
+#if HWY_TARGET != HWY_SCALAR
+#include "kernels/apply-inl.h"
+#endif
+
+// The exported functions, one for each target. Highway's target of one lane has no 64-bit products;
+// there the specification itself is as good.
+HWY_BEFORE_NAMESPACE();
+namespace slimgrad::kernels {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR
+template <typename T>
+ApplyCounts apply_values(const Plan& plan, const T* in, T* out, std::size_t num_values,
+                         std::uint64_t first_index) {
+  return apply_scalar(plan, in, out, num_values, first_index);
+}
+template <typename T>
+ApplyCounts encode_values(const Plan& plan, const T* in, std::uint8_t* codes,
+                          std::size_t num_values, std::uint64_t first_index) {
+  return encode_scalar(plan, in, codes, num_values, first_index);
+}
+#endif
+
+ApplyCounts apply_float32(const Plan& plan, const float* in, float* out, std::size_t num_values,
+                          std::uint64_t first_index) {
+  return apply_values(plan, in, out, num_values, first_index);
+}
+ApplyCounts apply_bfloat16(const Plan& plan, const BFloat16Bits* in, BFloat16Bits* out,
+                           std::size_t num_values, std::uint64_t first_index) {
+  return apply_values(plan, in, out, num_values, first_index);
+}
+ApplyCounts apply_float16(const Plan& plan, const Float16Bits* in, Float16Bits* out,
+                          std::size_t num_values, std::uint64_t first_index) {
+  return apply_values(plan, in, out, num_values, first_index);
+}
+ApplyCounts encode_float32(const Plan& plan, const float* in, std::uint8_t* codes,
+                           std::size_t num_values, std::uint64_t first_index) {
+  return encode_values(plan, in, codes, num_values, first_index);
+}
+ApplyCounts encode_bfloat16(const Plan& plan, const BFloat16Bits* in, std::uint8_t* codes,
+                            std::size_t num_values, std::uint64_t first_index) {
+  return encode_values(plan, in, codes, num_values, first_index);
+}
+ApplyCounts encode_float16(const Plan& plan, const Float16Bits* in, std::uint8_t* codes,
+                           std::size_t num_values, std::uint64_t first_index) {
+  return encode_values(plan, in, codes, num_values, first_index);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace slimgrad::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace slimgrad::kernels {
+namespace {
+
+HWY_EXPORT(apply_float32);
+HWY_EXPORT(apply_bfloat16);
+HWY_EXPORT(apply_float16);
+HWY_EXPORT(encode_float32);
+HWY_EXPORT(encode_bfloat16);
+HWY_EXPORT(encode_float16);
+
+}  // namespace
+
+template <typename T>
+ApplyCounts apply_scalar(const Plan& plan, const T* in, T* out, std::size_t num_values,
+                         std::uint64_t first_index) noexcept {
+  const RandomStream prune_random(plan.seed, Stream::kPrune);
+  const RandomStream round_random(plan.seed, Stream::kRound);
+  ApplyCounts counts;
+  for (std::size_t i = 0; i < num_values; ++i) {
+    std::uint32_t x = float_bits(in[i]);
+    counts.nonfinite += (x & ~kSignMask) >= kInfinityBits;
+    if (plan.prunes)
+      x = prune_value(x, plan.threshold, prune_random, first_index + i, counts.at_threshold);
+    if (plan.quantizes) x = quantize_value(x, plan.grid, round_random, first_index + i);
+    counts.zeros += (x & ~kSignMask) == 0;
+    out[i] = from_float_bits<T>(x);
+  }
+  return counts;
+}
+
+template <typename T>
+ApplyCounts encode_scalar(const Plan& plan, const T* in, std::uint8_t* codes,
+                          std::size_t num_values, std::uint64_t first_index) noexcept {
+  const RandomStream random(plan.seed, Stream::kRound);
+  ApplyCounts counts;
+  for (std::size_t i = 0; i < num_values; ++i) {
+    const std::uint32_t x = float_bits(in[i]);
+    counts.nonfinite += (x & ~kSignMask) >= kInfinityBits;
+    codes[i] = encode_value(x, plan.grid, random, first_index + i);
+    counts.zeros += codes[i] == 0;
+  }
+  return counts;
+}
+
+template <>
+ApplyCounts apply(const Plan& plan, const float* in, float* out, std::size_t num_values,
+                  std::uint64_t first_index) noexcept {
+  if (use_scalar()) return apply_scalar(plan, in, out, num_values, first_index);
+  return HWY_DYNAMIC_DISPATCH(apply_float32)(plan, in, out, num_values, first_index);
+}
+template <>
+ApplyCounts apply(const Plan& plan, const BFloat16Bits* in, BFloat16Bits* out,
+                  std::size_t num_values, std::uint64_t first_index) noexcept {
+  if (use_scalar()) return apply_scalar(plan, in, out, num_values, first_index);
+  return HWY_DYNAMIC_DISPATCH(apply_bfloat16)(plan, in, out, num_values, first_index);
+}
+template <>
+ApplyCounts apply(const Plan& plan, const Float16Bits* in, Float16Bits* out, std::size_t num_values,
+                  std::uint64_t first_index) noexcept {
+  if (use_scalar()) return apply_scalar(plan, in, out, num_values, first_index);
+  return HWY_DYNAMIC_DISPATCH(apply_float16)(plan, in, out, num_values, first_index);
+}
+
+template <>
+ApplyCounts encode(const Plan& plan, const float* in, std::uint8_t* codes, std::size_t num_values,
+                   std::uint64_t first_index) noexcept {
+  if (use_scalar()) return encode_scalar(plan, in, codes, num_values, first_index);
+  return HWY_DYNAMIC_DISPATCH(encode_float32)(plan, in, codes, num_values, first_index);
+}
+template <>
+ApplyCounts encode(const Plan& plan, const BFloat16Bits* in, std::uint8_t* codes,
+                   std::size_t num_values, std::uint64_t first_index) noexcept {
+  if (use_scalar()) return encode_scalar(plan, in, codes, num_values, first_index);
+  return HWY_DYNAMIC_DISPATCH(encode_bfloat16)(plan, in, codes, num_values, first_index);
+}
+template <>
+ApplyCounts encode(const Plan& plan, const Float16Bits* in, std::uint8_t* codes,
+                   std::size_t num_values, std::uint64_t first_index) noexcept {
+  if (use_scalar()) return encode_scalar(plan, in, codes, num_values, first_index);
+  return HWY_DYNAMIC_DISPATCH(encode_float16)(plan, in, codes, num_values, first_index);
+}
+
+template ApplyCounts apply_scalar(const Plan&, const float*, float*, std::size_t,
+                                  std::uint64_t) noexcept;
+template ApplyCounts apply_scalar(const Plan&, const BFloat16Bits*, BFloat16Bits*, std::size_t,
+                                  std::uint64_t) noexcept;
+template ApplyCounts apply_scalar(const Plan&, const Float16Bits*, Float16Bits*, std::size_t,
+                                  std::uint64_t) noexcept;
+template ApplyCounts encode_scalar(const Plan&, const float*, std::uint8_t*, std::size_t,
+                                   std::uint64_t) noexcept;
+template ApplyCounts encode_scalar(const Plan&, const BFloat16Bits*, std::uint8_t*, std::size_t,
+                                   std::uint64_t) noexcept;
+template ApplyCounts encode_scalar(const Plan&, const Float16Bits*, std::uint8_t*, std::size_t,
+                                   std::uint64_t) noexcept;
+
+}  // namespace slimgrad::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,78 @@
+#include "kernels/dispatch.h"
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <cstdint>
+#include <cstdlib>
+
+#include "base/check.h"
+
+namespace slimgrad::kernels {
+namespace {
+
+std::atomic<bool> scalar_selected{false};
+
+std::string lower_name(std::int64_t target) {
+  // Highway's code on vectors of one lane; "scalar" is our own plain C++.
+  if (target == HWY_SCALAR) return "onelane";
+  std::string name = hwy::TargetName(target);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name;
+}
+
+// Zero stands for everything that the CPU has.
+void restrict_highway(std::int64_t targets) {
+  hwy::SetSupportedTargetsForTest(targets);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+// What the CPU has, whatever was selected before.
+std::vector<std::int64_t> highway_targets() {
+  static const std::vector<std::int64_t> targets = [] {
+    hwy::SetSupportedTargetsForTest(0);
+    return hwy::SupportedAndGeneratedTargets();
+  }();
+  return targets;
+}
+
+}  // namespace
+
+std::vector<std::string> kernel_sets() {
+  std::vector<std::string> names = {"scalar"};
+  for (const std::int64_t target : highway_targets()) names.push_back(lower_name(target));
+  return names;
+}
+
+void select_kernel_set(std::string_view name) {
+  if (name == "scalar" || name == "best") {
+    restrict_highway(0);
+    scalar_selected = name == "scalar";
+    return;
+  }
+  for (const std::int64_t target : highway_targets()) {
+    if (lower_name(target) == name) {
+      restrict_highway(target);
+      scalar_selected = false;
+      return;
+    }
+  }
+  std::string expected = "SLIMGRAD_KERNELS to be best";
+  for (const std::string& set : kernel_sets()) expected += " or " + set;
+  throw_invalid("kernels", expected, '\'', name, '\'');
+}
+
+void obey_environment() {
+  // A static that throws is tried again by the next call, so no caller misses a wrong name.
+  [[maybe_unused]] static const bool obeyed = [] {
+    if (const char* name = std::getenv("SLIMGRAD_KERNELS")) select_kernel_set(name);
+    return true;
+  }();
+}
+
+bool use_scalar() noexcept { return scalar_selected.load(std::memory_order_relaxed); }
+
+}  // namespace slimgrad::kernels

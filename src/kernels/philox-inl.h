@@ -1,0 +1,125 @@
+// The draws of base/rng.h, 64 elements at a time, for one CPU target. Included once per target.
+//
+// Each 64-bit lane computes one block and keeps one word of its state in the lower half: a 32 x 32
+// bit product fills the lane, its upper half is a shift away and its lower half needs nothing,
+// because a multiplication does not look at upper halves and an exclusive or does not mix them in.
+// So a round is 2 products, 2 shifts and 4 exclusive ors. Rounds wait for each other; the blocks of
+// two tiles are computed side by side to fill the gaps.
+#if defined(SLIMGRAD_KERNELS_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SLIMGRAD_KERNELS_PHILOX_INL_H_
+#undef SLIMGRAD_KERNELS_PHILOX_INL_H_
+#else
+#define SLIMGRAD_KERNELS_PHILOX_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/rng.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace slimgrad::kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr std::size_t kDrawnElements = 2 * kTileElements;
+
+// Fills buffers of draws of one stream.
+class Drawing {
+ public:
+  HWY_INLINE explicit Drawing(const RandomStream& random) : stream_(random.stream) {
+    auto key0 = static_cast<std::uint32_t>(random.seed);
+    auto key1 = static_cast<std::uint32_t>(random.seed >> 32);
+    for (RoundKeys& keys : keys_) {
+      keys = {key0, key1};
+      key0 += kPhiloxWeyl0;
+      key1 += kPhiloxWeyl1;
+    }
+  }
+
+  // draws[i] = random.draw(first_index + i), as floats. REQUIRES: first_index is a multiple of 64.
+  // Not inlined: the call is cheap next to it, and a dozen copies would take long to compile.
+  HWY_NOINLINE void fill(std::uint64_t first_index, float* HWY_RESTRICT draws) const {
+    // Tile by tile, or with narrow vectors halves of both tiles and then their other halves.
+    const std::uint64_t first_block = first_index / kTileElements * kTileBlocks;
+    for (std::size_t lane = 0; lane < kTileBlocks; lane += hn::Lanes(D64())) {
+      Chain even(first_block + lane, stream_);
+      Chain odd(first_block + kTileBlocks + lane, stream_);
+      for (const RoundKeys& keys : keys_) {
+        const V64 key0 = hn::Set(D64(), keys.key0);
+        const V64 key1 = hn::Set(D64(), keys.key1);
+        even.round(key0, key1);
+        odd.round(key0, key1);
+      }
+      even.store(draws + 2 * lane);
+      odd.store(draws + kTileElements + 2 * lane);
+    }
+  }
+
+ private:
+  using D64 = hn::CappedTag<std::uint64_t, kTileBlocks>;
+  using D32 = hn::Repartition<std::uint32_t, D64>;
+  using V64 = hn::Vec<D64>;
+
+  // As many blocks as there are lanes, one after the other from `block` on. Tiles begin at
+  // multiples of four blocks, so that adding the lane does not carry.
+  struct Chain {
+    V64 c0, c1, c2, c3;
+
+    HWY_INLINE Chain(std::uint64_t block, std::uint64_t stream) {
+      const D64 d64;
+      c0 = hn::Add(hn::Set(d64, block), hn::Iota(d64, 0));
+      c1 = hn::Set(d64, block >> 32);
+      c2 = hn::Set(d64, stream);
+      c3 = hn::Set(d64, stream >> 32);
+    }
+
+    HWY_INLINE void round(V64 key0, V64 key1) {
+      const V64 product0 = multiply(c0, kPhiloxMultiplier0);
+      const V64 product1 = multiply(c2, kPhiloxMultiplier1);
+      c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product1), c1), key0);
+      c1 = product1;
+      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product0), c3), key1);
+      c3 = product0;
+    }
+
+    HWY_INLINE void store(float* draws) const {
+      store_halves(c0, c1, draws);
+      store_halves(c2, c3, draws + 16);
+    }
+  };
+
+  struct RoundKeys {
+    std::uint64_t key0, key1;
+  };
+
+  static HWY_INLINE V64 multiply(V64 word, std::uint32_t multiplier) {
+    const D32 d32;
+    return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, multiplier));
+  }
+
+  // The words of even and odd lanes: lower halves to `draws`, upper halves eight behind.
+  static HWY_INLINE void store_halves(V64 even, V64 odd, float* draws) {
+    const D32 d32;
+    const hn::RebindToSigned<D32> i32;
+    const hn::RebindToFloat<D32> f32;
+    const auto words =
+        hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(odd)), hn::BitCast(d32, even));
+    const auto lower = hn::And(words, hn::Set(d32, 0xffffu));
+    const auto upper = hn::ShiftRight<16>(words);
+    hn::Store(hn::ConvertTo(f32, hn::BitCast(i32, lower)), f32, draws);
+    hn::Store(hn::ConvertTo(f32, hn::BitCast(i32, upper)), f32, draws + 8);
+  }
+
+  std::uint64_t stream_;
+  RoundKeys keys_[kPhiloxRounds];
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace slimgrad::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, once per target

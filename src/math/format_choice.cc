@@ -1,0 +1,170 @@
+#include <slimgrad/format_choice.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/names.h"
+#include "math/grid_error.h"
+#include "math/normal.h"
+
+namespace slimgrad {
+namespace {
+
+constexpr NameTable<ScaleMethod, 3> kScaleMethodNames = {{
+    {ScaleMethod::kMax, "max"},
+    {ScaleMethod::kPredicted, "predicted"},
+    {ScaleMethod::kError, "error"},
+}};
+
+void check_std(double log2_std, const char* op) {
+  check(std::isfinite(log2_std) && log2_std > 0, op, "a finite log2_std > 0", log2_std);
+}
+
+// Phi(b) - Phi(a) without cancellation in the upper tail. REQUIRES: a <= b.
+double normal_between(double a, double b) {
+  return a > 0 ? normal_cdf(-a) - normal_cdf(-b) : normal_cdf(b) - normal_cdf(a);
+}
+
+// Integrals of the density of x = 2^L, L ~ N(0, sigma^2), and of 1/x against it, between two
+// values: completing the square gives E[2^(-c L); p < L < q] = exp((c s)^2 / 2) (Phi(q/sigma + c s)
+// - Phi(p/sigma + c s)) with s = sigma ln 2.
+class LognormalIntegrals {
+ public:
+  explicit LognormalIntegrals(double log2_std) : sigma_(log2_std) {}
+
+  double mass(double low, double high) const {
+    return normal_between(std::log2(low) / sigma_, std::log2(high) / sigma_);
+  }
+  double inverse(double low, double high) const {
+    const double s = sigma_ * std::numbers::ln2;
+    return std::exp(s * s / 2) *
+           normal_between(std::log2(low) / sigma_ + s, std::log2(high) / sigma_ + s);
+  }
+
+ private:
+  double sigma_;
+};
+
+// Scales at which some value of the histogram meets the grid's top octave, or the one above it.
+// The scale stays a normal float32.
+std::optional<std::pair<int, int>> useful_scale_exponents(const FloatFormat& format,
+                                                          const LogHistogram& histogram) {
+  const auto occupied = [](std::uint64_t count) { return count > 0; };
+  const auto first = std::find_if(histogram.counts.begin(), histogram.counts.end(), occupied);
+  if (first == histogram.counts.end()) return std::nullopt;
+  const auto last = std::find_if(histogram.counts.rbegin(), histogram.counts.rend(), occupied);
+  const int low = static_cast<int>(first - histogram.counts.begin()) / 8 - 127;
+  const int high = static_cast<int>(histogram.counts.rend() - last - 1) / 8 - 127;
+  return std::pair{std::clamp(low - format.max_exponent(), -126, 127),
+                   std::clamp(high + 1 - format.max_exponent(), -126, 127)};
+}
+
+// The format of this width with the least error(format).
+template <typename Error>
+FloatFormat least_error_format(int bits, Error error) {
+  check(bits >= 2 && bits <= 8, "best_format", "2 to 8 bits", bits);
+  FloatFormat best(1, bits - 2);
+  double least = std::numeric_limits<double>::infinity();
+  for (int exponent_bits = 1; exponent_bits <= bits - 1; ++exponent_bits) {
+    const FloatFormat format(exponent_bits, bits - 1 - exponent_bits);
+    const double e = error(format);
+    if (e < least) {
+      least = e;
+      best = format;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+// Between neighbours l < u of the grid the error is 1 - l/x up to the midpoint and u/x - 1 from
+// there; below the smallest value it is one, above the largest 1 - top/x.
+double relative_error(const FloatFormat& format, double log2_std) {
+  check_std(log2_std, "relative_error");
+  const LognormalIntegrals law(log2_std);
+  const std::vector<double> grid = format.values();
+  const double infinity = std::numeric_limits<double>::infinity();
+  double error = law.mass(0, format.smallest());
+  for (std::size_t i = 1; i + 1 < grid.size(); ++i) {
+    const double l = grid[i], u = grid[i + 1], middle = (l + u) / 2;
+    error += law.mass(l, middle) - l * law.inverse(l, middle);
+    error += u * law.inverse(middle, u) - law.mass(middle, u);
+  }
+  const double top = format.largest();
+  return error + law.mass(top, infinity) - top * law.inverse(top, infinity);
+}
+
+double relative_error_closed_form(const FloatFormat& format, double log2_std) {
+  check_std(log2_std, "relative_error_closed_form");
+  const double e_max = format.bias();
+  const double sigma = log2_std, s = sigma * std::numbers::ln2;
+  const double inside = 2 * normal_cdf(e_max / sigma) - 1;
+  const double outside = normal_cdf(-e_max / sigma);
+  // 2^(E_max - 1) exp(s^2/2) (erf(...) - 1), with the tail instead of the difference from one.
+  const double saturation =
+      std::ldexp(std::exp(s * s / 2) * normal_cdf(-(s + e_max / sigma)), format.bias());
+  return inside / (8 * std::numbers::ln2 * std::ldexp(1.0, format.mantissa_bits())) + 2 * outside -
+         saturation;
+}
+
+FloatFormat best_format(int bits, double log2_std) {
+  check_std(log2_std, "best_format");
+  return least_error_format(
+      bits, [&](const FloatFormat& format) { return relative_error(format, log2_std); });
+}
+
+FloatFormat best_format(int bits, double log2_std_low, double log2_std_high) {
+  check_std(log2_std_low, "best_format");
+  check(log2_std_high >= log2_std_low, "best_format", "a range with low <= high", log2_std_low,
+        " to ", log2_std_high);
+  return best_format(bits, log2_std_low + 0.67 * (log2_std_high - log2_std_low));
+}
+
+FloatFormat best_format(int bits, const TensorStats& stats) {
+  check(stats.histogram.total() > 0, "best_format", "statistics with a histogram", "none");
+  return least_error_format(bits, [&](const FloatFormat& format) {
+    const HistogramGridError error(format, stats.histogram, ErrorKind::kRelative);
+    const auto [first, last] = *useful_scale_exponents(format, stats.histogram);
+    return error.at(error.best_scale_exponent(first, last));
+  });
+}
+
+std::string_view scale_method_name(ScaleMethod method) {
+  return name_of(kScaleMethodNames, method);
+}
+
+ScaleMethod parse_scale_method(std::string_view name) {
+  return parse_name(kScaleMethodNames, "gradient_scale", "method", name);
+}
+
+double gradient_scale(const TensorStats& stats, const FloatFormat& format, ScaleMethod method) {
+  if (stats.zero_fraction == 1 || stats.num_finite() == 0) return 1;
+  switch (method) {
+    case ScaleMethod::kMax:
+      check(stats.max_abs > 0, "gradient_scale", "statistics with max_abs for the method max",
+            stats.max_abs);
+      return stats.max_abs / format.largest();
+    case ScaleMethod::kPredicted: {
+      // The expected rank of the largest of n values is about the 1 - 1/n quantile.
+      const double n = std::max(2.0, static_cast<double>(stats.num_nonzero()));
+      const double log_max = stats.log_mean - stats.log_std * normal_quantile(1 / n);
+      return std::exp(log_max) / format.largest();
+    }
+    case ScaleMethod::kError: {
+      const auto range = useful_scale_exponents(format, stats.histogram);
+      check(range.has_value(), "gradient_scale", "statistics with a histogram for the method error",
+            "none");
+      const HistogramGridError error(format, stats.histogram, ErrorKind::kSquared);
+      return std::ldexp(1.0, error.best_scale_exponent(range->first, range->second));
+    }
+  }
+  throw_invalid("gradient_scale", "a scale method", static_cast<int>(method));
+}
+
+}  // namespace slimgrad

@@ -1,0 +1,31 @@
+// Carries slimgrad's exceptions across the dispatcher: a C++ exception that torch does not know
+// becomes a RuntimeError in Python, but misuse should be a ValueError.
+#ifndef SLIMGRAD_TORCH_ERRORS_H_
+#define SLIMGRAD_TORCH_ERRORS_H_
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include <slimgrad/error.h>
+
+namespace slimgrad::torch_ops {
+
+// ValueErrors<&f>::call is f with InvalidArgument turned into c10::ValueError.
+template <auto function>
+struct ValueErrors;
+
+template <typename Result, typename... Args, Result (*function)(Args...)>
+struct ValueErrors<function> {
+  static Result call(Args... args) {
+    try {
+      return function(std::forward<Args>(args)...);
+    } catch (const InvalidArgument& error) {
+      C10_THROW_ERROR(ValueError, error.what());
+    }
+  }
+};
+
+}  // namespace slimgrad::torch_ops
+
+#endif  // SLIMGRAD_TORCH_ERRORS_H_

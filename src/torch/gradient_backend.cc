@@ -1,0 +1,94 @@
+#include "torch/gradient_backend.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include "torch/apply.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+constexpr const char* kOp = "compress_gradient";
+constexpr std::int64_t kPositionsAPiece = 4096;
+
+template <typename T>
+void gather_as(const at::Tensor& dense, const StratifiedSample& sample, std::uint64_t every,
+               std::vector<float>& out) {
+  const T* data = dense.const_data_ptr<T>();
+  const auto size = static_cast<std::int64_t>((sample.size() + every - 1) / every);
+  out.resize(static_cast<std::size_t>(size));
+  at::parallel_for(0, size, kPositionsAPiece, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i)
+      out[static_cast<std::size_t>(i)] =
+          static_cast<float>(data[sample.position(static_cast<std::uint64_t>(i) * every)]);
+  });
+}
+
+// The values at every `every`-th position of the sample, in storage order.
+void gather_cpu(const at::Tensor& dense, const StratifiedSample& sample, std::uint64_t every,
+                std::vector<float>& out) {
+  switch (dense.scalar_type()) {
+    case at::kBFloat16:
+      return gather_as<at::BFloat16>(dense, sample, every, out);
+    case at::kHalf:
+      return gather_as<at::Half>(dense, sample, every, out);
+    default:
+      return gather_as<float>(dense, sample, every, out);
+  }
+}
+
+void gather_aten(const at::Tensor& dense, const StratifiedSample& sample, std::uint64_t every,
+                 std::vector<float>& out) {
+  const auto size = static_cast<std::int64_t>((sample.size() + every - 1) / every);
+  at::Tensor positions = at::empty({size}, at::kLong);
+  for (std::int64_t i = 0; i < size; ++i)
+    positions.mutable_data_ptr<std::int64_t>()[i] =
+        static_cast<std::int64_t>(sample.position(static_cast<std::uint64_t>(i) * every));
+  const at::Tensor in_memory_order = dense.as_strided({dense.numel()}, {1});
+  const at::Tensor values =
+      in_memory_order.index_select(0, positions.to(dense.device())).to(at::kCPU, at::kFloat);
+  out.assign(values.const_data_ptr<float>(), values.const_data_ptr<float>() + size);
+}
+
+// Top-k is a baseline, not a fast path, and the same for every device. NaN compares false with
+// everything and so is kept.
+const at::Tensor& zero_below(const GradientPlan& plan, const at::Tensor& in,
+                             const at::Tensor& out) {
+  if (plan.prune != PruneKind::kTopK) return in;
+  out.copy_(at::where(in.abs().lt(plan.threshold), at::zeros({}, in.options()), in));
+  return out;
+}
+
+Application application_of(const GradientPlan& plan, std::uint64_t seed) {
+  Application application{
+      .op = kOp, .threshold = std::nullopt, .quantizer = plan.quantizer, .seed = seed};
+  if (plan.prune == PruneKind::kStochastic || plan.prune == PruneKind::kTopKStochastic)
+    application.threshold = plan.threshold;
+  return application;
+}
+
+ApplyCounts apply_plan_cpu(const GradientPlan& plan, const at::Tensor& in, const at::Tensor& out,
+                           std::uint64_t seed) {
+  return apply_cpu(application_of(plan, seed), zero_below(plan, in, out), out);
+}
+
+ApplyCounts apply_plan_aten(const GradientPlan& plan, const at::Tensor& in, const at::Tensor& out,
+                            std::uint64_t seed) {
+  at::Tensor counts;
+  out.copy_(apply_aten(application_of(plan, seed), zero_below(plan, in, out), &counts));
+  counts = counts.cpu();
+  const std::int64_t* values = counts.const_data_ptr<std::int64_t>();
+  return {.zeros = static_cast<std::uint64_t>(values[0]),
+          .at_threshold = static_cast<std::uint64_t>(values[1]),
+          .nonfinite = static_cast<std::uint64_t>(values[2])};
+}
+
+}  // namespace
+
+const GradientBackend kCpuBackend = {gather_cpu, apply_plan_cpu};
+const GradientBackend kAtenBackend = {gather_aten, apply_plan_aten};
+
+}  // namespace slimgrad::torch_ops

@@ -1,0 +1,31 @@
+// The two things that compress_gradient does to the elements of a gradient, for the CPU and, in
+// ATen's operators, for any device. Both give the same bits.
+#ifndef SLIMGRAD_TORCH_GRADIENT_BACKEND_H_
+#define SLIMGRAD_TORCH_GRADIENT_BACKEND_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include <slimgrad/gradient_plan.h>
+
+#include "codecs/stratified_sample.h"
+
+namespace slimgrad::torch_ops {
+
+struct GradientBackend {
+  // The values at every `every`-th position of the sample, counted in the order of memory.
+  void (*gather)(const at::Tensor& dense, const StratifiedSample& sample, std::uint64_t every,
+                 std::vector<float>& out);
+  // What the plan says, from `in` to `out`, which may be the same tensor.
+  ApplyCounts (*apply)(const GradientPlan& plan, const at::Tensor& in, const at::Tensor& out,
+                       std::uint64_t seed);
+};
+
+extern const GradientBackend kCpuBackend;
+extern const GradientBackend kAtenBackend;
+
+}  // namespace slimgrad::torch_ops
+
+#endif  // SLIMGRAD_TORCH_GRADIENT_BACKEND_H_

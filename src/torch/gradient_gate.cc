@@ -1,0 +1,103 @@
+// gradient_gate: the identity forward; in backward the gradient goes through compress_gradient.
+//
+// Eager mode copies neither the activation (forward returns an alias) nor, where nobody else holds
+// it, the gradient (backward works in place). A compiled graph sees an aten.alias and the
+// functional backward op. The gate itself is never in a compiled graph: its autograd kernel is
+// traced through.
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/alias.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <slimgrad/gradient_gate.h>
+
+#include "torch/checks.h"
+#include "torch/errors.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+template <typename Signature>
+auto find_op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+// The engine moves a gradient that it needs no more into the call, and the node keeps one handle
+// itself: two handles in all, and a storage that no view shares, mean that nobody else will look.
+bool may_overwrite(const at::Tensor& grad) {
+  return grad.use_count() <= 2 && grad.has_storage() && grad.storage().use_count() == 1 &&
+         grad.is_non_overlapping_and_dense() &&
+         !grad.key_set().has(c10::DispatchKey::Python);  // tensors that are being traced
+}
+
+class Gate : public torch::autograd::Function<Gate> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& plan,
+                            const at::Tensor& stats, std::int64_t stream) {
+    context->saved_data["plan"] = plan;
+    context->saved_data["stats"] = stats;
+    context->saved_data["stream"] = stream;
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return at::alias(x);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "[gradient_gate] expected a first backward pass, got create_graph=True: a "
+                "compressed gradient has no derivative");
+    if (!grads[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    const at::Tensor plan = context->saved_data["plan"].toTensor();
+    const at::Tensor stats = context->saved_data["stats"].toTensor();
+    const std::int64_t stream = context->saved_data["stream"].toInt();
+    at::Tensor grad = grads[0];
+    grads[0].reset();  // `grad` is now the only handle of this function.
+    if (may_overwrite(grad)) {
+      static const auto op = find_op<void(at::Tensor, at::Tensor, at::Tensor, std::int64_t)>(
+          "slimgrad::compress_gradient_");
+      op.call(grad, plan, stats, stream);
+    } else {
+      static const auto op =
+          find_op<at::Tensor(const at::Tensor&, at::Tensor, at::Tensor, std::int64_t)>(
+              "slimgrad::compress_gradient");
+      grad = op.call(grad, plan, stats, stream);
+    }
+    return {grad, at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+at::Tensor gate_autograd(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
+                         std::int64_t stream) {
+  check_float_dtype(x, "gradient_gate");
+  return Gate::apply(x, plan, stats, stream);
+}
+
+// Without autograd there is no gradient to gate. An op must not return its argument, so this
+// copies; callers skip the gate where gradients are off.
+at::Tensor gate_plain(const at::Tensor& x, const at::Tensor&, const at::Tensor&, std::int64_t) {
+  return x.clone();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) { m.impl("gradient_gate", gate_plain); }
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  m.impl("gradient_gate", ValueErrors<&gate_autograd>::call);
+}
+
+}  // namespace slimgrad::torch_ops
+
+namespace slimgrad {
+
+at::Tensor gradient_gate(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
+                         std::int64_t stream) {
+  static const auto op =
+      torch_ops::find_op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                    std::int64_t)>("slimgrad::gradient_gate");
+  return op.call(x, plan, stats, stream);
+}
+
+}  // namespace slimgrad

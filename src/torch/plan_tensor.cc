@@ -1,0 +1,173 @@
+#include "torch/plan_tensor.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ops/zeros.h>
+
+#include "base/check.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+constexpr const char* kOp = "gradient_gate";
+
+void check_state(const at::Tensor& tensor, std::int64_t size, const char* op, const char* name) {
+  check(tensor.defined() && tensor.device().is_cpu() && tensor.scalar_type() == at::kDouble &&
+            tensor.is_contiguous() && tensor.numel() == size,
+        op,
+        std::string("the buffer ") + name + " as a contiguous float64 CPU tensor of " +
+            std::to_string(size) + " elements",
+        "a tensor of ", tensor.numel(), " elements of type ", tensor.scalar_type(), " on ",
+        tensor.device());
+}
+
+template <typename Enum>
+Enum enum_of(double value, int last, const char* field) {
+  check(value >= 0 && value <= last && value == std::floor(value), kOp,
+        std::string("a valid ") + field + " in the plan", value);
+  return static_cast<Enum>(static_cast<int>(value));
+}
+
+// Linear between the rows of the schedule; `otherwise` if there is none.
+double scheduled_sparsity(const double* rows, double call, double otherwise) {
+  int used = 0;
+  while (used < kScheduleRows && rows[2 * used] >= 0) ++used;
+  if (used == 0) return otherwise;
+  if (call <= rows[0]) return rows[1];
+  for (int i = 1; i < used; ++i) {
+    const double from = rows[2 * i - 2], to = rows[2 * i];
+    if (call < to)
+      return rows[2 * i - 1] + (rows[2 * i + 1] - rows[2 * i - 1]) * (call - from) / (to - from);
+  }
+  return rows[2 * used - 1];
+}
+
+}  // namespace
+
+PlanState read_plan(const at::Tensor& tensor) {
+  check_state(tensor, kPlanSize, kOp, "plan");
+  const double* plan = tensor.const_data_ptr<double>();
+  PlanState state;
+  GateOptions& options = state.options;
+  options.seed = static_cast<std::uint64_t>(plan[kPlanSeedLow]) |
+                 static_cast<std::uint64_t>(plan[kPlanSeedHigh]) << 32;
+  options.min_elements = static_cast<std::int64_t>(plan[kPlanMinElements]);
+  options.sample_size = static_cast<std::int64_t>(plan[kPlanSampleSize]);
+  options.refresh_every = static_cast<std::int64_t>(plan[kPlanRefreshEvery]);
+  options.warmup = static_cast<std::int64_t>(plan[kPlanWarmup]);
+  state.calls = static_cast<std::int64_t>(plan[kPlanCalls]);
+  state.due = plan[kPlanDue] != 0;
+  check(options.sample_size > 0, kOp, "a positive sample size in the plan", options.sample_size);
+
+  GradientSettings& settings = options.settings;
+  settings.prune = enum_of<PruneKind>(plan[kPlanPrune], 3, "prune kind");
+  settings.method = enum_of<ThresholdMethod>(plan[kPlanMethod], 4, "threshold method");
+  settings.sparsity =
+      scheduled_sparsity(plan + kPlanSchedule, plan[kPlanCalls], plan[kPlanSparsity]);
+  check(settings.sparsity >= 0 && settings.sparsity < 1, kOp, "0 <= sparsity < 1 in the plan",
+        settings.sparsity);
+  settings.bits = static_cast<int>(plan[kPlanBits]);
+  if (plan[kPlanExponentBits] > 0)
+    settings.format = FloatFormat(static_cast<int>(plan[kPlanExponentBits]),
+                                  static_cast<int>(plan[kPlanMantissaBits]));
+  settings.scale_method = enum_of<ScaleMethod>(plan[kPlanScaleMethod], 2, "scale method");
+  settings.fixed_scale = plan[kPlanFixedScale];
+  settings.rounding = enum_of<Rounding>(plan[kPlanRounding], 1, "rounding");
+  settings.underflow = enum_of<Underflow>(plan[kPlanUnderflow], 1, "underflow");
+
+  state.in_force.prune = enum_of<PruneKind>(plan[kPlanInForcePrune], 3, "prune kind");
+  state.in_force.threshold = plan[kPlanThreshold];
+  if (plan[kPlanFormatExponent] > 0)
+    state.in_force.quantizer = Quantizer{FloatFormat(static_cast<int>(plan[kPlanFormatExponent]),
+                                                     static_cast<int>(plan[kPlanFormatMantissa])),
+                                         plan[kPlanScale], settings.rounding, settings.underflow};
+  return state;
+}
+
+void write_plan(const PlanState& state, const at::Tensor& tensor) {
+  double* plan = tensor.mutable_data_ptr<double>();
+  plan[kPlanCalls] = static_cast<double>(state.calls);
+  plan[kPlanDue] = state.due ? 1 : 0;
+  plan[kPlanSparsity] = state.options.settings.sparsity;
+  plan[kPlanThreshold] = state.in_force.threshold;
+  plan[kPlanInForcePrune] = static_cast<double>(state.in_force.prune);
+  const auto& quantizer = state.in_force.quantizer;
+  plan[kPlanFormatExponent] = quantizer ? quantizer->format.exponent_bits() : 0;
+  plan[kPlanFormatMantissa] = quantizer ? quantizer->format.mantissa_bits() : 0;
+  plan[kPlanScale] = quantizer ? quantizer->scale : 0;
+}
+
+void check_layer_stats(const at::Tensor& stats, const char* op) {
+  check_state(stats, kLayerStatsSize, op, "stats");
+}
+
+void write_layer_stats(const TensorStats& sample, const GateReport& report,
+                       const at::Tensor& stats) {
+  double* values = stats.mutable_data_ptr<double>();
+  write_stats(sample, values);
+  values[kReportElements] = static_cast<double>(report.elements);
+  values[kReportWanted] = report.sparsity_wanted;
+  values[kReportAchieved] = report.sparsity;
+  values[kReportAtThreshold] = report.at_threshold;
+  values[kReportCosine] = report.cosine;
+  values[kReportRelativeError] = report.relative_error;
+  values[kReportNonfinite] = static_cast<double>(report.nonfinite);
+  values[kReportCompressed] = report.compressed ? 1 : 0;
+  values[kReportSaturated] = report.saturated ? 1 : 0;
+}
+
+}  // namespace slimgrad::torch_ops
+
+namespace slimgrad {
+
+at::Tensor new_gate_plan(const GateOptions& options) {
+  using namespace torch_ops;
+  at::Tensor tensor = at::zeros({kPlanSize}, at::kDouble);
+  double* plan = tensor.mutable_data_ptr<double>();
+  plan[kPlanSeedLow] = static_cast<double>(options.seed & 0xffffffffu);
+  plan[kPlanSeedHigh] = static_cast<double>(options.seed >> 32);
+  plan[kPlanMinElements] = static_cast<double>(options.min_elements);
+  plan[kPlanSampleSize] = static_cast<double>(options.sample_size);
+  plan[kPlanRefreshEvery] = static_cast<double>(options.refresh_every);
+  plan[kPlanWarmup] = static_cast<double>(options.warmup);
+  const GradientSettings& settings = options.settings;
+  plan[kPlanPrune] = static_cast<double>(settings.prune);
+  plan[kPlanMethod] = static_cast<double>(settings.method);
+  plan[kPlanBits] = settings.bits;
+  plan[kPlanExponentBits] = settings.format ? settings.format->exponent_bits() : 0;
+  plan[kPlanMantissaBits] = settings.format ? settings.format->mantissa_bits() : 0;
+  plan[kPlanScaleMethod] = static_cast<double>(settings.scale_method);
+  plan[kPlanFixedScale] = settings.fixed_scale;
+  plan[kPlanRounding] = static_cast<double>(settings.rounding);
+  plan[kPlanUnderflow] = static_cast<double>(settings.underflow);
+  std::fill(plan + kPlanSchedule, plan + kPlanSize, -1.0);
+  PlanState state;
+  state.options = options;
+  write_plan(state, tensor);
+  return tensor;
+}
+
+at::Tensor new_gate_stats() { return at::zeros({torch_ops::kLayerStatsSize}, at::kDouble); }
+
+GateReport gate_report(const at::Tensor& plan, const at::Tensor& stats) {
+  using namespace torch_ops;
+  check_layer_stats(stats, "gate_report");
+  const PlanState state = read_plan(plan);
+  const double* values = stats.const_data_ptr<double>();
+  return {.calls = state.calls,
+          .elements = static_cast<std::int64_t>(values[kReportElements]),
+          .nonfinite = static_cast<std::int64_t>(values[kReportNonfinite]),
+          .compressed = values[kReportCompressed] != 0,
+          .saturated = values[kReportSaturated] != 0,
+          .log_std = values[kLogStdField],
+          .sparsity_wanted = values[kReportWanted],
+          .sparsity = values[kReportAchieved],
+          .at_threshold = values[kReportAtThreshold],
+          .cosine = values[kReportCosine],
+          .relative_error = values[kReportRelativeError],
+          .threshold = state.in_force.threshold,
+          .quantizer = state.in_force.quantizer};
+}
+
+}  // namespace slimgrad

@@ -1,0 +1,86 @@
+// Every op of slimgrad, its arguments and what it returns, in one place. Kernels are registered
+// next to their code.
+#include <torch/library.h>
+
+TORCH_LIBRARY(slimgrad, m) {
+  // Statistics: a float64 tensor laid out as torch/stats_tensor.h says.
+  m.def("measure(Tensor x) -> Tensor");
+  m.def("_measure_aten(Tensor x) -> Tensor");  // for any device; tests compare the two
+  m.def("lognormal_stats(float log_mean, float log_std, float zero_fraction, int count) -> Tensor");
+
+  // Distributions, by family name and parameters.
+  m.def("fit(Tensor x, str family) -> Tensor");
+  m.def("density(Tensor x, str family, float[] params) -> Tensor");
+  m.def("cdf(Tensor x, str family, float[] params) -> Tensor");
+  m.def("quantile(Tensor x, str family, float[] params) -> Tensor");
+  m.def("ks_distance(Tensor x, str family, float[] params) -> Tensor");
+  m.def("wasserstein_distance(Tensor x, str family, float[] params, int order) -> Tensor");
+
+  // Pruning: threshold gives (threshold, sparsity, at_threshold, survivors, nothing_to_prune).
+  m.def("threshold(Tensor stats, float sparsity, str method) -> Tensor");
+  m.def("expected_sparsity(Tensor stats, float threshold, str method) -> Tensor");
+  m.def("expected_cosine(Tensor stats, float threshold, str method) -> Tensor");
+  m.def(
+      "allocate(Tensor[] layers, float sparsity, str objective, str method, float cap, "
+      "int[] target_layers, float[] target_cosines) -> Tensor");
+
+  // Formats, as exponent and mantissa bits.
+  m.def("format_values(int exponent_bits, int mantissa_bits) -> Tensor");
+  m.def("relative_error(int exponent_bits, int mantissa_bits, float log2_std) -> float");
+  m.def("best_format(int bits, float log2_std_low, float log2_std_high) -> (int, int)");
+  m.def("best_format_of_stats(Tensor stats, int bits) -> Tensor");
+  m.def("gradient_scale(Tensor stats, int exponent_bits, int mantissa_bits, str method) -> Tensor");
+
+  // Step tables: borders, levels, error, even.
+  m.def(
+      "steps(str activation, int bits, float low, float high, str weight) "
+      "-> (Tensor, Tensor, float, bool)");
+
+  // Quantizing and pruning. Results keep the type, shape and strides of x. `counted` adds the
+  // number of zeros, of values at +-threshold and of NaN and Inf, as an int64 tensor. What works in
+  // place returns nothing, because torch.compile refuses custom ops whose result is their argument.
+  m.def(
+      "quantize(Tensor x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
+      "str underflow, SymInt seed) -> Tensor");
+  m.def(
+      "quantize_(Tensor(a!) x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
+      "str underflow, SymInt seed) -> ()");
+  m.def(
+      "quantize_counted(Tensor x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
+      "str underflow, SymInt seed) -> (Tensor, Tensor)");
+  m.def("prune(Tensor x, float threshold, SymInt seed) -> Tensor");
+  m.def("prune_(Tensor(a!) x, float threshold, SymInt seed) -> ()");
+  m.def("prune_counted(Tensor x, float threshold, SymInt seed) -> (Tensor, Tensor)");
+  m.def(
+      "prune_quantize(Tensor x, float threshold, int exponent_bits, int mantissa_bits, "
+      "float scale, str rounding, str underflow, SymInt seed) -> Tensor");
+  m.def(
+      "prune_quantize_(Tensor(a!) x, float threshold, int exponent_bits, int mantissa_bits, "
+      "float scale, str rounding, str underflow, SymInt seed) -> ()");
+  m.def(
+      "prune_quantize_counted(Tensor x, float threshold, int exponent_bits, int mantissa_bits, "
+      "float scale, str rounding, str underflow, SymInt seed) -> (Tensor, Tensor)");
+
+  // Codes of exactly as many bits as the format has, in the order of a contiguous x.
+  m.def(
+      "pack(Tensor x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
+      "str underflow, SymInt seed) -> Tensor");
+  m.def(
+      "unpack(Tensor packed, SymInt[] size, int exponent_bits, int mantissa_bits, float scale, "
+      "ScalarType dtype) -> Tensor");
+
+  // Neural gradients: the identity forward; backward runs compress_gradient, which reads the
+  // layer's plan, writes plan and stats (torch/plan_tensor.h), and draws with `stream` mixed into
+  // the seed.
+  m.def("gradient_gate(Tensor x, Tensor plan, Tensor stats, int stream) -> Tensor");
+  m.def("compress_gradient(Tensor grad, Tensor(a!) plan, Tensor(b!) stats, int stream) -> Tensor");
+  m.def("compress_gradient_(Tensor(a!) grad, Tensor(b!) plan, Tensor(c!) stats, int stream) -> ()");
+  m.def(
+      "_compress_gradient_aten(Tensor grad, Tensor(a!) plan, Tensor(b!) stats, int stream) "
+      "-> Tensor");  // for any device; tests compare the two
+  // What looks at all layers at once, before a step.
+  m.def(
+      "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, float sparsity, str objective, "
+      "str method, float cap) -> ()");
+  m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
+}

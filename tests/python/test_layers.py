@@ -1,0 +1,98 @@
+"""The layers of CONTRIBUTING.md: an include may only point downwards."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What each folder may include, besides itself and the standard library.
+MAY_INCLUDE = {
+    "base": set(),
+    "formats": {"base"},
+    "math": {"base", "formats", "boost"},
+    "kernels": {"base", "formats", "hwy"},
+    "codecs": {"base", "formats", "math", "kernels", "xxhash"},
+    "torch": {"base", "formats", "math", "kernels", "codecs", "libtorch"},
+    "program": {"base", "formats", "math", "kernels", "codecs", "cli11", "json"},
+}
+
+# Public headers are flat; each belongs to the layer that implements it.
+PUBLIC_LAYER = {
+    "error.h": "base",
+    "version.h": "base",
+    "float_format.h": "formats",
+    "half.h": "formats",
+    "tensor_stats.h": "formats",
+    "allocation.h": "math",
+    "distribution.h": "math",
+    "format_choice.h": "math",
+    "pruning.h": "math",
+    "steps.h": "math",
+    "fit.h": "codecs",
+    "measure.h": "codecs",
+    "gradient_plan.h": "codecs",
+    "pack.h": "codecs",
+    "prune.h": "codecs",
+    "quantize.h": "codecs",
+    "slimgrad.h": "codecs",
+    "gradient_gate.h": "torch",
+    "nn.h": "torch",
+    "torch.h": "torch",
+}
+
+LIBRARIES = [
+    (r"boost/", "boost"),
+    (r"hwy/", "hwy"),
+    (r"xxhash", "xxhash"),
+    (r"(torch|ATen|c10|caffe2)/", "libtorch"),
+    (r"CLI/", "cli11"),
+    (r"nlohmann/", "json"),
+]
+
+
+def included_layer(path: str, quoted: bool) -> str | None:
+    """The layer or library behind an include; None for the standard library and the system."""
+    if path.startswith("slimgrad/"):
+        return PUBLIC_LAYER[path.removeprefix("slimgrad/")]
+    if quoted:
+        return path.split("/")[0]
+    for pattern, name in LIBRARIES:
+        if re.match(pattern, path):
+            return name
+    assert "/" not in path or path.startswith(("sys/", "experimental/")), f"unknown library: {path}"
+    return None
+
+
+def arrows(file: Path):
+    for line in file.read_text().splitlines():
+        match = re.match(r'\s*#\s*include\s+([<"])([^>"]+)[>"]', line)
+        if match:
+            yield included_layer(match[2], match[1] == '"'), match[2]
+
+
+def sources():
+    for folder in MAY_INCLUDE:
+        base = ROOT / ("program" if folder == "program" else f"src/{folder}")
+        for file in sorted(base.glob("*.[ch]*")):
+            yield pytest.param(folder, file, id=str(file.relative_to(ROOT)))
+    for header in sorted((ROOT / "include/slimgrad").glob("*.h")):
+        yield pytest.param(PUBLIC_LAYER[header.name], header, id=str(header.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("layer, file", list(sources()))
+def test_includes_point_downwards(layer, file):
+    for target, path in arrows(file):
+        if target is not None and target != layer:
+            assert target in MAY_INCLUDE[layer], f"{layer} may not include {path}"
+
+
+def test_the_check_sees_an_arrow_that_points_up(tmp_path):
+    bad = tmp_path / "bad.h"
+    bad.write_text('#include "codecs/measure.h"\n#include <torch/library.h>\n#include <vector>\n')
+    assert [target for target, _ in arrows(bad)] == ["codecs", "libtorch", None]
+    assert "codecs" not in MAY_INCLUDE["math"]
+    assert not any(
+        "libtorch" in allowed for name, allowed in MAY_INCLUDE.items() if name != "torch"
+    )
