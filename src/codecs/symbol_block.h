@@ -24,12 +24,12 @@
 #include <span>
 #include <vector>
 
+#include <slimgrad/payload.h>
+
 #include "base/decode_status.h"
 #include "codecs/frequencies.h"
 
 namespace slimgrad {
-
-enum class EntropyCoder { kRans, kHuffman };
 
 inline constexpr std::size_t kDefaultBlockSymbols = 256 * 1024;
 inline constexpr std::size_t kMaxBlockSymbols = 16 * 1024 * 1024;
