@@ -2,6 +2,7 @@
 
 from importlib.metadata import version as _version
 
+from .coding import PayloadError, decode, encode, inspect
 from .controller import Controller, compress
 from .distributions import FAMILIES, Distribution, fit
 from .formats import FloatFormat, best_format, gradient_scale, relative_error
@@ -37,6 +38,7 @@ __all__ = [
     "FloatFormat",
     "LossScale",
     "PackedTensor",
+    "PayloadError",
     "Prune",
     "Quantize",
     "SparsityWarning",
@@ -45,10 +47,13 @@ __all__ = [
     "allocate",
     "best_format",
     "compress",
+    "decode",
+    "encode",
     "expected_cosine",
     "expected_sparsity",
     "fit",
     "gradient_scale",
+    "inspect",
     "measure",
     "pack",
     "prune",
