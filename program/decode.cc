@@ -20,6 +20,13 @@ void write_text(NewFile& file, const std::string& text) {
   file.write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
 }
 
+// After the input has proved to be one.
+void check_ending(const std::string& path, const std::string& ending) {
+  if (!ends_with(path, ending))
+    throw UsageError("expected an output that ends with " + ending +
+                     ", as this is what was encoded, got '" + path + "'");
+}
+
 std::vector<std::uint8_t> decode_tensor(const PayloadDecoder& decoder, const std::string& name) {
   const std::uint64_t num_bytes = decoder.info().num_bytes();
   std::vector<std::uint8_t> values(num_bytes);
@@ -40,7 +47,8 @@ void check_entry(const NamedTensor& entry, const PayloadInfo& info) {
                        "damaged container: '" + entry.name + "' is not what the index says");
 }
 
-void write_safetensors(const PayloadFile& input, NewFile& file) {
+void write_safetensors(const PayloadFile& input, const std::string& path, NewFile& file) {
+  check_ending(path, ".safetensors");
   std::vector<std::uint64_t> sizes;
   for (const NamedTensor& tensor : input.tensors) {
     const PayloadInfo info = inspect(tensor.bytes);
@@ -52,8 +60,9 @@ void write_safetensors(const PayloadFile& input, NewFile& file) {
     file.write(decode_tensor(PayloadDecoder(tensor.bytes), tensor.name));
 }
 
-void write_npy(const PayloadFile& input, NewFile& file) {
+void write_npy(const PayloadFile& input, const std::string& path, NewFile& file) {
   const PayloadDecoder decoder(input.tensors[0].bytes);
+  check_ending(path, ".npy");
   const std::vector<std::uint8_t> values = decode_tensor(decoder, "");
   write_text(file, npy_header(decoder.info().dtype, decoder.info().shape));
   file.write(values);
@@ -65,14 +74,10 @@ Report run(const Options& options) {
   Report report;
   try {
     const PayloadFile input = parse_payload_file(bytes);
-    const char* ending = input.is_container ? ".safetensors" : ".npy";
-    if (!ends_with(options.out, ending))
-      throw UsageError("expected an output that ends with " + std::string(ending) +
-                       ", as this is what was encoded, got '" + options.out + "'");
     if (input.is_container)
-      write_safetensors(input, file);
+      write_safetensors(input, options.out, file);
     else
-      write_npy(input, file);
+      write_npy(input, options.out, file);
     report.json = {
         {"input", options.in}, {"output", options.out}, {"tensors", input.tensors.size()}};
     report.text = options.out + ": " + std::to_string(input.tensors.size()) +
