@@ -98,10 +98,10 @@ std::size_t split_classes(std::span<const T> values, T threshold, std::uint8_t* 
   std::size_t count = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Word word = word_of(values[i]);
-    const std::uint8_t kind = word == 0          ? kZeroClass
-                              : word == positive ? kPositiveClass
-                              : word == negative ? kNegativeClass
-                                                 : kSurvivorClass;
+    // Arithmetic, because a branch on a pruned value is a coin toss. +0 wins over a threshold of 0.
+    const bool zero = word == 0, above = word == positive, below = word == negative;
+    const auto kind =
+        static_cast<std::uint8_t>(zero ? kZeroClass : kSurvivorClass - 2 * int{above} - int{below});
     classes[i] = kind;
     survivors[count] = values[i];
     count += kind == kSurvivorClass ? 1 : 0;
