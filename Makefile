@@ -1,8 +1,9 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
-.PHONY: demo test build bench lint format asan setup clean
+.PHONY: demo test build bench lint format asan fuzz setup clean
 .DEFAULT_GOAL := build
 
 PYTHON := .venv/bin/python
+FUZZ_SECONDS ?= 30
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 setup:
@@ -25,6 +26,13 @@ asan: setup
 	cmake --preset asan >build/configure-asan.log 2>&1 || { cat build/configure-asan.log; exit 1; }
 	cmake --build --preset asan
 	ctest --preset asan
+
+# Needs clang. New inputs stay in build/fuzz; a crash is kept there too and fails the run.
+fuzz: setup
+	cmake --preset fuzz >build/configure-fuzz.log 2>&1 || { cat build/configure-fuzz.log; exit 1; }
+	cmake --build --preset fuzz
+	mkdir -p build/fuzz/corpus
+	cd build/fuzz && tests/fuzz/slimgrad-payload-fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1 corpus ../../tests/fuzz/corpus
 
 bench: build
 	$(PYTHON) -m bench.run

@@ -12,6 +12,8 @@
 #include <slimgrad/half.h>
 #include <slimgrad/measure.h>
 #include <slimgrad/pack.h>
+#include <slimgrad/payload.h>
+#include <slimgrad/payload_info.h>
 #include <slimgrad/prune.h>
 #include <slimgrad/pruning.h>
 #include <slimgrad/quantize.h>

@@ -3,6 +3,7 @@
 from importlib.metadata import version as _version
 
 from . import functional, nn
+from .coding import PayloadError, decode, encode, inspect
 from .controller import Controller, compress
 from .distributions import FAMILIES, Distribution, fit
 from .fewbit import step_table
@@ -40,6 +41,7 @@ __all__ = [
     "FloatFormat",
     "LossScale",
     "PackedTensor",
+    "PayloadError",
     "Prune",
     "Quantize",
     "SavedBytes",
@@ -49,11 +51,14 @@ __all__ = [
     "allocate",
     "best_format",
     "compress",
+    "decode",
+    "encode",
     "expected_cosine",
     "expected_sparsity",
     "fit",
     "functional",
     "gradient_scale",
+    "inspect",
     "measure",
     "nn",
     "pack",

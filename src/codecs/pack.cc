@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
 
 #include "base/check.h"
 #include "codecs/plan.h"
+#include "codecs/value_table.h"
 #include "formats/bit_packing.h"
 #include "kernels/apply.h"
 #include "kernels/dispatch.h"
-#include "kernels/half_float.h"
 
 namespace slimgrad {
 namespace {
@@ -48,26 +46,12 @@ ApplyCounts pack_values(std::span<const T> in, std::span<std::uint8_t> packed,
   return counts;
 }
 
-// The value of every code at the scale.
-template <typename T>
-std::array<T, 256> value_table(const FloatFormat& format, float scale) {
-  const double largest = largest_of(kValueType<T>);
-  std::array<T, 256> table = {};
-  for (std::uint32_t code = 0; code < static_cast<std::uint32_t>(format.num_codes()); ++code) {
-    const double value = std::clamp(format.value(code) * scale, -largest, largest);
-    // Adding +0 turns -0 into +0 and changes nothing else.
-    const float product = static_cast<float>(value + 0.0);
-    table[code] = kernels::from_float_bits<T>(std::bit_cast<std::uint32_t>(product));
-  }
-  return table;
-}
-
 template <typename T>
 void unpack_values(std::span<const std::uint8_t> packed, std::span<T> out,
                    const FloatFormat& format, double scale) {
   const int bits = format.bits();
   check_size("unpack", format, out.size(), packed.size());
-  const std::array<T, 256> table = value_table<T>(format, checked_scale("unpack", scale));
+  const std::array<T, 256> table = float_value_table<T>(format, checked_scale("unpack", scale));
   std::array<std::uint8_t, kBufferCodes> codes;
   for (std::size_t i = 0; i < out.size(); i += kBufferCodes) {
     const std::size_t num_codes = std::min(kBufferCodes, out.size() - i);

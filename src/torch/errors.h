@@ -1,17 +1,21 @@
 // Carries slimgrad's exceptions across the dispatcher: a C++ exception that torch does not know
-// becomes a RuntimeError in Python, but misuse should be a ValueError.
+// becomes a RuntimeError in Python, but misuse should be a ValueError. So should damaged bytes; the
+// mark in front of their text tells the Python package to raise its PayloadError.
 #ifndef SLIMGRAD_TORCH_ERRORS_H_
 #define SLIMGRAD_TORCH_ERRORS_H_
 
 #include <c10/util/Exception.h>
 
+#include <string>
 #include <utility>
 
 #include <slimgrad/error.h>
 
 namespace slimgrad::torch_ops {
 
-// ValueErrors<&f>::call is f with InvalidArgument turned into c10::ValueError.
+inline constexpr char kPayloadErrorMark[] = "PayloadError: ";
+
+// ValueErrors<&f>::call is f with InvalidArgument and PayloadError turned into c10::ValueError.
 template <auto function>
 struct ValueErrors;
 
@@ -22,6 +26,8 @@ struct ValueErrors<function> {
       return function(std::forward<Args>(args)...);
     } catch (const InvalidArgument& error) {
       C10_THROW_ERROR(ValueError, error.what());
+    } catch (const PayloadError& error) {
+      C10_THROW_ERROR(ValueError, std::string(kPayloadErrorMark) + error.what());
     }
   }
 };

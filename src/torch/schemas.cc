@@ -69,6 +69,15 @@ TORCH_LIBRARY(slimgrad, m) {
       "unpack(Tensor packed, SymInt[] size, int exponent_bits, int mantissa_bits, float scale, "
       "ScalarType dtype) -> Tensor");
 
+  // Payloads, as bytes in a uint8 tensor. A scale or threshold of 0 is found in the values.
+  m.def(
+      "encode(Tensor x, str mode, int bits, int exponent_bits, int mantissa_bits, float scale, "
+      "float threshold, str survivors, str coder, str model, str rounding, int seed) -> Tensor");
+  m.def("decode(Tensor payload) -> Tensor");
+  m.def(
+      "inspect(Tensor payload) "
+      "-> (str, str, int[], float, int[], str, float[], str)");
+
   // Neural gradients: the identity forward; backward runs compress_gradient, which reads the
   // layer's plan, writes plan and stats (torch/plan_tensor.h), and draws with `stream` mixed into
   // the seed.

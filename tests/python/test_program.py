@@ -18,7 +18,7 @@ from scipy import integrate, special, stats
 
 PROGRAM = os.environ.get("SLIMGRAD_PROGRAM") or str(Path(sys.executable).parent / "slimgrad")
 GOLDEN = Path(__file__).parent.parent / "golden"
-SUBCOMMANDS = ["fit", "formats", "measure", "steps", "threshold"]
+SUBCOMMANDS = ["decode", "encode", "fit", "formats", "inspect", "measure", "steps", "threshold"]
 
 
 def run(*args, cwd=None):

@@ -1,0 +1,130 @@
+// Tensors as compact, checked bytes, and back.
+//
+//   std::vector<std::uint8_t> payload = encode({values.data(), DType::kFloat32, {64, 128}});
+//   PayloadInfo info = inspect(payload);
+//   std::vector<std::uint8_t> bytes = decode(payload);   // info.num_bytes() of them
+//
+// **Kinds.** kLossless gives back every bit, of all five types. kUniform (2 to 8 bits) and kFloat
+// (codes of a FloatFormat) quantize; kPruned is for what prune() made: zeros, +-threshold and
+// survivors; they take float32, bfloat16 and float16. A tensor that its kind would not make
+// smaller is stored as it is (kRaw): no payload is more than 64 bytes longer than a tensor of at
+// least one value.
+//
+// **NaN and Inf.** kLossless and kPruned with exact survivors keep them, bit for bit. The others
+// have no codes for them: InvalidArgument, with their number.
+//
+// **Errors.** InvalidArgument for misuse; PayloadError for bytes that are not a whole, undamaged
+// payload. Nothing is allocated by a length that the bytes do not bear out.
+//
+// The same tensor and options give the same bytes on every CPU and number of threads. Functions may
+// be called from several threads at once.
+#ifndef SLIMGRAD_PAYLOAD_H_
+#define SLIMGRAD_PAYLOAD_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <slimgrad/error.h>
+#include <slimgrad/float_format.h>
+#include <slimgrad/payload_info.h>
+#include <slimgrad/quantize.h>
+
+namespace slimgrad {
+
+enum class EntropyCoder { kRans, kHuffman };
+EntropyCoder parse_entropy_coder(std::string_view name);  // "rans", "huffman"
+
+// The values in the order of the shape, without gaps, aligned as their type asks. The memory is
+// only read. At most 32 dimensions.
+struct TensorView {
+  const void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  std::vector<std::uint64_t> shape;
+};
+
+struct EncodeOptions {
+  PayloadKind kind = PayloadKind::kLossless;
+  EntropyCoder coder = EntropyCoder::kRans;
+
+  // kUniform. The probabilities are counted in every block, or come from a law fitted to the
+  // non-zero values, whose parameters are all that travels.
+  int bits = 8;
+  TableModel model = TableModel::kCounted;
+  // kFloat, and kPruned with Survivors::kFloat.
+  FloatFormat format = FloatFormat(4, 3);
+  // The step of kUniform, or the scale of the format, as a float32. What is beyond the largest code
+  // saturates. 0: the largest magnitude of the tensor gets the largest code.
+  double scale = 0;
+  // Stochastic rounding is unbiased, also below the smallest value of a FloatFormat.
+  Rounding rounding = Rounding::kNearest;
+  std::uint64_t seed = 0;
+
+  // kPruned: how survivors are stored, and the threshold. 0: the smallest magnitude but zero, which
+  // is the threshold of whatever prune() returned.
+  Survivors survivors = Survivors::kExact;
+  double threshold = 0;
+
+  int block_log2 = 18;  // values in a block, 12 to 20
+};
+
+std::vector<std::uint8_t> encode(const TensorView& tensor, const EncodeOptions& options = {});
+std::vector<std::uint8_t> decode(std::span<const std::uint8_t> payload);
+PayloadInfo inspect(std::span<const std::uint8_t> payload);
+
+// What encode() of the tensor can need at most.
+std::uint64_t encode_bound(const TensorView& tensor);
+// Into memory of the caller; returns the size. Throws InvalidArgument if `out` is too small.
+std::size_t encode_into(const TensorView& tensor, const EncodeOptions& options,
+                        std::span<std::uint8_t> out);
+// Throws InvalidArgument unless out.size() == inspect(payload).num_bytes(). After a PayloadError
+// the contents of `out` are unspecified.
+void decode_into(std::span<const std::uint8_t> payload, std::span<std::uint8_t> out);
+
+// The same for callers with threads of their own:
+//
+//   PayloadEncoder encoder(tensor, options);
+//   parallel_for(0, encoder.num_blocks(), [&](first, last) { encoder.run(first, last); });
+//   std::vector<std::uint8_t> payload(encoder.finish());
+//   encoder.write(payload);
+//
+// The tensor must outlive the encoder. run() of disjoint ranges may be concurrent; finish() comes
+// after all of them, and gives the size of the payload.
+class PayloadEncoder {
+ public:
+  PayloadEncoder(const TensorView& tensor, const EncodeOptions& options);
+  ~PayloadEncoder();
+
+  std::size_t num_blocks() const;
+  void run(std::size_t first, std::size_t last);
+  std::size_t finish();
+  // REQUIRES: out has finish() bytes.
+  void write(std::span<std::uint8_t> out) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The payload must outlive the decoder. The constructor checks everything but the blocks; run()
+// throws PayloadError for a block that does not decode, and writes only to the part of `out`, which
+// has info().num_bytes() bytes, that its blocks make up.
+class PayloadDecoder {
+ public:
+  explicit PayloadDecoder(std::span<const std::uint8_t> payload);
+  ~PayloadDecoder();
+
+  const PayloadInfo& info() const;
+  std::size_t num_blocks() const;  // of a raw payload, pieces
+  void run(std::size_t first, std::size_t last, std::span<std::uint8_t> out) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_PAYLOAD_H_

@@ -1,0 +1,111 @@
+// slimgrad inspect: what is in a .sg file.
+#include <slimgrad/payload.h>
+
+#include <memory>
+
+#include "program/byte_files.h"
+#include "program/payload_files.h"
+#include "program/subcommand.h"
+#include "program/table.h"
+
+namespace slimgrad::program {
+namespace {
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+  if (shape.empty()) return "scalar";
+  std::string text;
+  for (const std::uint64_t length : shape)
+    text += (text.empty() ? "" : " x ") + std::to_string(length);
+  return text;
+}
+
+bool has_format(const PayloadInfo& info) {
+  return info.kind == PayloadKind::kFloat ||
+         (info.kind == PayloadKind::kPruned && info.survivors == Survivors::kFloat);
+}
+
+Json parameters_of(const PayloadInfo& info) {
+  Json json = Json::object();
+  if (info.kind != PayloadKind::kRaw) json["blocks"] = info.num_blocks();
+  if (info.kind == PayloadKind::kUniform) {
+    json["bits"] = info.bits;
+    json["model"] = table_model_name(info.model);
+  }
+  if (info.kind == PayloadKind::kPruned) {
+    json["threshold"] = info.threshold;
+    json["survivors"] = survivors_name(info.survivors);
+  }
+  if (has_format(info)) json["format"] = FloatFormat(info.exponent_bits, info.mantissa_bits).name();
+  if (has_format(info) || info.kind == PayloadKind::kUniform) json["scale"] = info.scale;
+  return json;
+}
+
+std::string parameters_text(const Json& parameters) {
+  std::string text;
+  for (const auto& [key, value] : parameters.items())
+    text += (text.empty() ? "" : ", ") + key + ' ' +
+            (value.is_string()         ? value.get<std::string>()
+             : value.is_number_float() ? number(value)
+                                       : value.dump());
+  return text;
+}
+
+Report run(const std::string& path) {
+  const std::vector<std::uint8_t> bytes = read_file(path);
+  Report report;
+  report.json = {{"file", path}, {"tensors", Json::array()}};
+  Table table({{"tensor", Align::kLeft},
+               {"dtype", Align::kLeft},
+               {"shape", Align::kLeft},
+               {"kind", Align::kLeft},
+               {"bytes"},
+               {"coded"},
+               {"parameters", Align::kLeft}});
+  try {
+    for (const NamedTensor& tensor : parse_payload_file(bytes).tensors) {
+      const PayloadInfo info = inspect(tensor.bytes);
+      const Json parameters = parameters_of(info);
+      const std::string dtype(tensor.type.empty() ? dtype_name(info.dtype) : tensor.type);
+      const auto& shape = tensor.type.empty() ? info.shape : tensor.shape;
+      Json entry = {{"name", tensor.name},
+                    {"dtype", dtype},
+                    {"shape", shape},
+                    {"kind", payload_kind_name(info.kind)},
+                    {"bytes", info.num_bytes()},
+                    {"payload_bytes", info.payload_bytes}};
+      entry.update(parameters);
+      report.json["tensors"].push_back(std::move(entry));
+      table.add({tensor.name.empty() ? "-" : tensor.name, dtype, shape_text(shape),
+                 std::string(payload_kind_name(info.kind)), std::to_string(info.num_bytes()),
+                 std::to_string(info.payload_bytes), parameters_text(parameters)});
+    }
+  } catch (const PayloadError& error) {
+    throw FileError(path + ": " + error.what());
+  }
+  report.text = table.text();
+  return report;
+}
+
+Action declare(CLI::App& app) {
+  auto path = std::make_shared<std::string>();
+  app.add_option("FILE.sg", *path, "What slimgrad encode wrote")->required()->type_name("");
+  return [path] { return run(*path); };
+}
+
+constexpr char kExample[] =
+    R"help(Example:
+  $ python -c "import numpy; numpy.save('g.npy', numpy.arange(65536, dtype='f4') % 7)"
+  $ slimgrad encode g.npy g.sg --mode uniform --bits 4
+  tensor  kind      bytes  coded      ratio
+  ------  -------  ------  -----  ---------
+  g.npy   uniform  262144  21220  0.0809479
+  $ slimgrad inspect g.sg
+  tensor  dtype    shape  kind      bytes  coded  parameters
+  ------  -------  -----  -------  ------  -----  -----------------------------------------------
+  -       float32  65536  uniform  262144  21220  blocks 1, bits 4, model counted, scale 0.857143)help";
+
+const bool registered =
+    register_subcommand({"inspect", "What a file of payloads holds", kExample, declare});
+
+}  // namespace
+}  // namespace slimgrad::program

@@ -1,0 +1,49 @@
+// Tensors as they lie in .npy and .safetensors files: a type, a shape and bytes that are not
+// looked at. Files are not trusted: every length is compared with what is there before it is used.
+#ifndef SLIMGRAD_PROGRAM_TENSOR_BYTES_H_
+#define SLIMGRAD_PROGRAM_TENSOR_BYTES_H_
+
+#include <slimgrad/payload_info.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "program/output.h"
+
+namespace slimgrad::program {
+
+struct NamedTensor {
+  std::string name;  // empty in a .npy file
+  std::string type;  // the file's own name of the type: "<f4", "BF16"
+  std::vector<std::uint64_t> shape;
+  std::span<const std::uint8_t> bytes;
+
+  // What a payload can hold it as; nothing for the types that only other programs know, whose bytes
+  // are coded as they are.
+  std::optional<DType> dtype;
+};
+
+// In C order. 16-bit integers are bfloat16 if `bfloat16` says so. The result refers to `file`.
+// Throws std::runtime_error in one line.
+NamedTensor parse_npy(std::span<const std::uint8_t> file, bool bfloat16);
+// What comes before the values. bfloat16, which NumPy does not know, is written as uint16.
+std::string npy_header(DType dtype, const std::vector<std::uint64_t>& shape);
+
+struct Safetensors {
+  Json metadata;                     // of the file: an object of strings, or null
+  std::vector<NamedTensor> tensors;  // in the order of their bytes
+};
+
+Safetensors parse_safetensors(std::span<const std::uint8_t> file);
+// What comes before the values, for tensors with these byte counts in this order.
+std::string safetensors_header(const Json& metadata, const std::vector<NamedTensor>& tensors,
+                               const std::vector<std::uint64_t>& num_bytes);
+
+std::optional<DType> safetensors_dtype(const std::string& type);
+
+}  // namespace slimgrad::program
+
+#endif  // SLIMGRAD_PROGRAM_TENSOR_BYTES_H_

@@ -1,0 +1,99 @@
+"""Tensors as compact, checked bytes, and back. docs/format.md has every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ._library import ops
+from .formats import FloatFormat, as_format
+from .quantization import _seed
+
+_MARK = "PayloadError: "
+
+
+class PayloadError(ValueError):
+    """Bytes that are not a whole, undamaged payload."""
+
+
+def _checked(op: Callable, payload: torch.Tensor):
+    try:
+        return op(payload)
+    except ValueError as error:
+        text = str(error)
+        if not text.startswith(_MARK):
+            raise
+        raise PayloadError(text.removeprefix(_MARK)) from None
+
+
+def encode(
+    x: torch.Tensor,
+    mode: str = "lossless",
+    bits: int = 8,
+    format: FloatFormat | str = "1-4-3",
+    coder: str = "rans",
+    model: str = "counted",
+    scale: float | None = None,
+    threshold: float | None = None,
+    survivors: str = "exact",
+    rounding: str = "nearest",
+    seed: int | None = None,
+) -> torch.Tensor:
+    """The payload of ``x``, on the CPU, as a uint8 tensor of one dimension.
+
+    ``mode``
+      "lossless"  every bit comes back, NaN payloads and -0 too; also float64 and int8
+      "uniform"   integers of ``bits`` bits (2 to 8) times ``scale``; zero is one of them
+      "float"     values of ``format`` times ``scale``
+      "pruned"    for what ``prune`` returned: zeros, +-``threshold``, and survivors as they are
+                  ("exact"), as "bfloat16" (of float32), or as values of ``format`` ("float")
+    ``scale`` None gives the largest magnitude the largest code; ``threshold`` None is the smallest
+    magnitude but zero, which is the threshold of whatever was pruned. ``rounding`` "stochastic" is
+    unbiased. ``model``: where the probabilities of uniform codes come from, counted in every block,
+    or a law fitted to ``x``: "gennorm", "laplace", "normal". ``coder``: "rans" or "huffman".
+
+    A tensor that this would not make smaller is stored as it is; a payload is never more than 64
+    bytes longer than ``x``. NaN and Inf raise, with their number, where they have no code. The size
+    depends on the values: torch.compile runs this outside its graphs.
+    """
+    format = as_format(format)
+    payload_seed = _seed(seed) if rounding == "stochastic" else 0
+    return ops.encode(
+        x.detach().cpu(),
+        mode,
+        bits,
+        format.exponent_bits,
+        format.mantissa_bits,
+        0.0 if scale is None else float(scale),
+        0.0 if threshold is None else float(threshold),
+        survivors,
+        coder,
+        model,
+        rounding,
+        payload_seed,
+    )
+
+
+def decode(payload: torch.Tensor) -> torch.Tensor:
+    """The tensor of a payload, with its type and shape. Damaged bytes raise ``PayloadError``."""
+    return _checked(ops.decode, payload)
+
+
+def inspect(payload: torch.Tensor) -> dict:
+    """What a payload says about itself, after its checksum has been checked."""
+    mode, dtype, shape, scale, numbers, model, laws, survivors = _checked(ops.inspect, payload)
+    bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes = numbers
+    info = {"mode": mode, "dtype": getattr(torch, dtype), "shape": torch.Size(shape)}
+    info["nbytes"] = num_bytes
+    if mode != "raw":
+        info |= {"block_values": block_values, "num_blocks": num_blocks}
+    if mode == "uniform":
+        info |= {"bits": bits, "scale": scale, "model": model}
+        if model != "counted":
+            info |= {"model_shape": laws[0], "model_scale": laws[1]}
+    if mode == "pruned":
+        info |= {"threshold": laws[2], "survivors": survivors}
+    if mode == "float" or (mode == "pruned" and survivors == "float"):
+        info |= {"format": FloatFormat(f"1-{exponent_bits}-{mantissa_bits}"), "scale": scale}
+    return info

@@ -1,0 +1,233 @@
+#include <slimgrad/payload.h>
+
+#include <cstring>
+
+#include "base/check.h"
+#include "base/names.h"
+#include "codecs/checksum.h"
+#include "codecs/payload_layout.h"
+#include "codecs/payload_parts.h"
+#include "codecs/payload_plan.h"
+#include "codecs/plan.h"
+#include "formats/payload_header.h"
+#include "kernels/apply.h"
+#include "kernels/dispatch.h"
+#include "kernels/half_float.h"
+#include "kernels/value_symbols.h"
+
+namespace slimgrad {
+namespace {
+
+constexpr NameTable<EntropyCoder, 2> kCoders = {
+    {{EntropyCoder::kRans, "rans"}, {EntropyCoder::kHuffman, "huffman"}}};
+
+constexpr std::uint64_t kMostOverhead = 64;
+
+// The nearest bfloat16; beyond its range its largest. REQUIRES: finite.
+BFloat16Bits to_bfloat16(float value) {
+  const auto rounded = kernels::from_float_bits<BFloat16Bits>(std::bit_cast<std::uint32_t>(value));
+  if ((rounded.bits & 0x7fffu) < 0x7f80u) return rounded;
+  return {static_cast<std::uint16_t>((rounded.bits & 0x8000u) | 0x7f7fu)};
+}
+
+}  // namespace
+
+EntropyCoder parse_entropy_coder(std::string_view name) {
+  return parse_name(kCoders, "encode", "coder", name);
+}
+
+struct PayloadEncoder::State {
+  TensorView tensor;
+  EncodeOptions options;
+  PayloadInfo info;
+  std::optional<SharedTable> shared;
+  kernels::Plan plan;  // of FloatFormat codes
+  std::vector<std::vector<std::uint8_t>> blocks;
+  std::vector<std::uint8_t> header;
+
+  // One for each call of run().
+  struct Worker {
+    const State& state;
+    BlockEncoder encoder;
+    PlaneEncoder planes;
+    std::vector<std::uint8_t> symbols, survivors;
+    std::vector<BFloat16Bits> halves;
+
+    explicit Worker(const State& state)
+        : state(state), encoder(state.options.coder, state.shared ? &*state.shared : nullptr) {}
+
+    std::vector<std::uint8_t> encode(BlockRange range);
+    template <typename T>
+    void append_symbols(std::span<const T> values, std::size_t first,
+                        std::vector<std::uint8_t>& block);
+    template <typename T>
+    void append_pruned(std::span<const T> values, std::size_t first,
+                       std::vector<std::uint8_t>& block);
+  };
+};
+
+// Quantized values as the last part of a block. The plan of a pruned payload quantizes its
+// survivors, which are numbered from the first value of their block on.
+template <typename T>
+void PayloadEncoder::State::Worker::append_symbols(std::span<const T> values, std::size_t first,
+                                                   std::vector<std::uint8_t>& block) {
+  const PayloadInfo& info = state.info;
+  symbols.resize(values.size());
+  if (info.kind != PayloadKind::kUniform) {
+    kernels::encode(state.plan, values.data(), symbols.data(), values.size(), first);
+  } else if (state.options.rounding == Rounding::kNearest) {
+    kernels::uniform_symbols(values, info.scale, half_of(info.bits), symbols.data());
+  } else {
+    kernels::uniform_symbols_stochastic(values, info.scale, half_of(info.bits),
+                                        RandomStream(state.options.seed, Stream::kRound), first,
+                                        symbols.data());
+  }
+  append_part(encoder.encode(symbols), Place::kLast, block);
+}
+
+template <typename T>
+void PayloadEncoder::State::Worker::append_pruned(std::span<const T> values, std::size_t first,
+                                                  std::vector<std::uint8_t>& block) {
+  const PayloadInfo& info = state.info;
+  const T threshold = kernels::from_float_bits<T>(std::bit_cast<std::uint32_t>(info.threshold));
+  symbols.resize(values.size());
+  survivors.resize(values.size() * sizeof(T));
+  T* const kept = reinterpret_cast<T*>(survivors.data());
+  const std::size_t count = kernels::split_classes(values, threshold, symbols.data(), kept);
+  append_part(encoder.encode(symbols), Place::kInside, block);
+  if (info.survivors == Survivors::kExact) {
+    planes.append(encoder, kept, count, sizeof(T), block);
+  } else if (info.survivors == Survivors::kFloat) {
+    append_symbols(std::span<const T>(kept, count), first, block);
+  } else if constexpr (std::is_same_v<T, float>) {
+    halves.resize(count);
+    std::transform(kept, kept + count, halves.begin(), to_bfloat16);
+    planes.append(encoder, halves.data(), count, 2, block);
+  }
+}
+
+std::vector<std::uint8_t> PayloadEncoder::State::Worker::encode(BlockRange range) {
+  std::vector<std::uint8_t> block;
+  const DType dtype = state.info.dtype;
+  if (state.info.kind == PayloadKind::kLossless) {
+    const auto* bytes = static_cast<const std::uint8_t*>(state.tensor.data);
+    planes.append(encoder, bytes + range.first * bytes_of(dtype), range.count, bytes_of(dtype),
+                  block);
+    return block;
+  }
+  with_value_type(dtype, [&]<typename T>() {
+    const std::span<const T> values(static_cast<const T*>(state.tensor.data) + range.first,
+                                    range.count);
+    if (state.info.kind == PayloadKind::kPruned)
+      append_pruned(values, range.first, block);
+    else
+      append_symbols(values, range.first, block);
+  });
+  return block;
+}
+
+PayloadEncoder::PayloadEncoder(const TensorView& tensor, const EncodeOptions& options)
+    : state_(std::make_unique<State>()) {
+  kernels::obey_environment();
+  State& state = *state_;
+  state.tensor = tensor;
+  state.options = options;
+  state.info = plan_payload(tensor, options);
+  const PayloadInfo& info = state.info;
+  if (info.model != TableModel::kCounted)
+    state.shared = make_shared_table(model_weights(model_parameters(info)));
+  const bool has_format = info.kind == PayloadKind::kFloat || (info.kind == PayloadKind::kPruned &&
+                                                               info.survivors == Survivors::kFloat);
+  if (has_format) {
+    const auto underflow =
+        options.rounding == Rounding::kNearest ? Underflow::kZero : Underflow::kStochastic;
+    const Quantizer quantizer = {options.format, info.scale, options.rounding, underflow};
+    state.plan.quantizes = true;
+    state.plan.seed = options.seed;
+    state.plan.grid = with_value_type(
+        info.dtype, [&]<typename T>() { return make_grid("encode", quantizer, kValueType<T>); });
+  }
+  state.blocks.resize(info.num_blocks());
+}
+
+PayloadEncoder::~PayloadEncoder() = default;
+
+std::size_t PayloadEncoder::num_blocks() const { return state_->blocks.size(); }
+
+void PayloadEncoder::run(std::size_t first, std::size_t last) {
+  State::Worker worker(*state_);
+  for (std::size_t i = first; i < last; ++i)
+    state_->blocks[i] = worker.encode(block_range(state_->info, i));
+}
+
+std::size_t PayloadEncoder::finish() {
+  State& state = *state_;
+  PayloadInfo& info = state.info;
+  std::uint64_t body = 0;
+  info.block_bytes.clear();
+  for (const auto& block : state.blocks) {
+    info.block_bytes.push_back(static_cast<std::uint32_t>(block.size()));
+    body += block.size();
+  }
+  state.header = write_payload_header(info);
+  std::uint64_t size = state.header.size() + body + kChecksumBytes;
+  // What gives back every bit is stored if that is smaller. What does not must keep the promise
+  // about the size, too, but is otherwise what was asked for.
+  PayloadInfo raw = info;
+  raw.kind = PayloadKind::kRaw;
+  const std::vector<std::uint8_t> raw_header = write_payload_header(raw);
+  const std::uint64_t raw_size = raw_header.size() + info.num_bytes() + kChecksumBytes;
+  const bool exact = info.kind == PayloadKind::kLossless ||
+                     (info.kind == PayloadKind::kPruned && info.survivors == Survivors::kExact);
+  if (size > (exact ? raw_size : std::max(raw_size, info.num_bytes() + kMostOverhead))) {
+    info = raw;
+    state.header = raw_header;
+    size = raw_size;
+  }
+  info.payload_bytes = size;
+  return static_cast<std::size_t>(size);
+}
+
+void PayloadEncoder::write(std::span<std::uint8_t> out) const {
+  const State& state = *state_;
+  check(out.size() == state.info.payload_bytes, "encode", "room for exactly the payload",
+        out.size(), " bytes for ", state.info.payload_bytes);
+  std::uint8_t* to = std::copy(state.header.begin(), state.header.end(), out.data());
+  if (state.info.kind == PayloadKind::kRaw) {
+    if (state.info.num_bytes() > 0) std::memcpy(to, state.tensor.data, state.info.num_bytes());
+  } else {
+    for (const auto& block : state.blocks) to = std::copy(block.begin(), block.end(), to);
+  }
+  const std::size_t data_bytes = out.size() - kChecksumBytes;
+  const std::uint64_t sum = checksum(out.first(data_bytes));
+  for (std::size_t i = 0; i < kChecksumBytes; ++i)
+    out[data_bytes + i] = static_cast<std::uint8_t>(sum >> (8 * i));
+}
+
+std::vector<std::uint8_t> encode(const TensorView& tensor, const EncodeOptions& options) {
+  PayloadEncoder encoder(tensor, options);
+  encoder.run(0, encoder.num_blocks());
+  std::vector<std::uint8_t> payload(encoder.finish());
+  encoder.write(payload);
+  return payload;
+}
+
+std::size_t encode_into(const TensorView& tensor, const EncodeOptions& options,
+                        std::span<std::uint8_t> out) {
+  PayloadEncoder encoder(tensor, options);
+  encoder.run(0, encoder.num_blocks());
+  const std::size_t size = encoder.finish();
+  check(out.size() >= size, "encode", "room for the payload", out.size(), " bytes for ", size);
+  encoder.write(out.first(size));
+  return size;
+}
+
+std::uint64_t encode_bound(const TensorView& tensor) {
+  PayloadInfo raw;
+  raw.dtype = tensor.dtype;
+  raw.shape = tensor.shape;
+  const std::uint64_t header = write_payload_header(raw).size() + kChecksumBytes;
+  return raw.num_bytes() + std::max(header, kMostOverhead);
+}
+
+}  // namespace slimgrad

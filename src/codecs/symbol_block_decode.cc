@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <array>
+
+#include "codecs/symbol_block.h"
+#include "codecs/symbol_block_layout.h"
+#include "kernels/zero_mask.h"
+
+namespace slimgrad {
+
+struct BlockDecoder::State {
+  struct Level {
+    std::vector<std::uint8_t> masks, others;
+  };
+  using Bytes = std::span<const std::uint8_t>;
+  using Symbols = std::span<std::uint8_t>;
+
+  const SharedTable* shared;
+  RansDecodeTable rans, shared_rans;
+  HuffmanDecodeTable huffman, shared_huffman;
+  std::array<Level, kMaxSparseDepth> levels;
+
+  DecodeStatus decode(Bytes bytes, Symbols symbols, int depth);
+  DecodeStatus decode_plain(Bytes bytes, Symbols symbols, bool constant);
+  DecodeStatus decode_rans(Bytes bytes, Symbols symbols, const RansDecodeTable& table, bool paired);
+  DecodeStatus decode_sparse(Bytes bytes, Symbols symbols, int depth);
+};
+
+DecodeStatus BlockDecoder::State::decode_rans(Bytes bytes, Symbols symbols,
+                                              const RansDecodeTable& table, bool paired) {
+  if (!paired) return rans_decode(bytes, table, symbols);
+  if (bytes.size() < 4) return DecodeStatus::kTruncated;
+  const std::size_t size = load_u32(bytes.data());
+  if (size > bytes.size() - 4) return DecodeStatus::kTruncated;
+  const std::size_t first = symbols.size() / (2 * kRansStates) * kRansStates;
+  return rans_decode_pair(bytes.subspan(4, size), symbols.first(first), bytes.subspan(4 + size),
+                          symbols.subspan(first), table);
+}
+
+DecodeStatus BlockDecoder::State::decode_sparse(Bytes bytes, Symbols symbols, int depth) {
+  if (depth == kMaxSparseDepth) return DecodeStatus::kBadMethod;
+  if (bytes.size() < 5) return DecodeStatus::kTruncated;
+  const std::uint8_t zero = bytes[0];
+  const std::size_t size = load_u32(bytes.data() + 1);
+  if (size > bytes.size() - 5) return DecodeStatus::kTruncated;
+  Level& level = levels[depth];
+  level.masks.resize(num_masks(symbols.size()));
+  DecodeStatus status = decode(bytes.subspan(5, size), level.masks, depth + 1);
+  if (status != DecodeStatus::kOk) return status;
+  const std::size_t num_others = count_others(level.masks, symbols.size());
+  if (num_others > symbols.size()) return DecodeStatus::kBadFinalState;
+  level.others.resize(num_others + kZeroMaskSlack);
+  status = decode(bytes.subspan(5 + size), std::span(level.others).first(num_others), depth + 1);
+  if (status != DecodeStatus::kOk) return status;
+  merge_zeros(level.masks, level.others, zero, symbols);
+  return DecodeStatus::kOk;
+}
+
+DecodeStatus BlockDecoder::State::decode_plain(Bytes bytes, Symbols symbols, bool constant) {
+  const std::size_t size = constant ? 1 : symbols.size();
+  if (bytes.size() < size) return DecodeStatus::kTruncated;
+  if (bytes.size() > size) return DecodeStatus::kTrailingBytes;
+  if (constant)
+    std::fill(symbols.begin(), symbols.end(), bytes[0]);
+  else
+    std::copy(bytes.begin(), bytes.end(), symbols.begin());
+  return DecodeStatus::kOk;
+}
+
+DecodeStatus BlockDecoder::State::decode(Bytes bytes, Symbols symbols, int depth) {
+  if (bytes.empty()) return DecodeStatus::kTruncated;
+  const bool use_shared = (bytes[0] & kSharedFlag) != 0, paired = (bytes[0] & kPairedFlag) != 0;
+  const auto method = static_cast<BlockMethod>(bytes[0] & ~(kSharedFlag | kPairedFlag));
+  bytes = bytes.subspan(1);
+  const bool may_share = method == BlockMethod::kRans || method == BlockMethod::kHuffman;
+  if ((use_shared && !may_share) || (paired && method != BlockMethod::kRans))
+    return DecodeStatus::kBadMethod;
+  if (use_shared && shared == nullptr) return DecodeStatus::kNoSharedTable;
+  BitReader reader(bytes);
+  switch (method) {
+    case BlockMethod::kRaw:
+    case BlockMethod::kConstant:
+      return decode_plain(bytes, symbols, method == BlockMethod::kConstant);
+    case BlockMethod::kRans: {
+      if (use_shared) return decode_rans(bytes, symbols, shared_rans, paired);
+      RansFrequencies frequencies;
+      if (!read_frequencies(reader, frequencies)) return DecodeStatus::kBadTable;
+      build_decode_table(frequencies, rans);
+      return decode_rans(bytes.subspan(reader.num_bytes()), symbols, rans, paired);
+    }
+    case BlockMethod::kHuffman: {
+      if (use_shared) return huffman_decode(bytes, shared_huffman, symbols);
+      HuffmanLengths lengths;
+      if (!read_lengths(reader, lengths)) return DecodeStatus::kBadTable;
+      build_decode_table(lengths, huffman);
+      return huffman_decode(bytes.subspan(reader.num_bytes()), huffman, symbols);
+    }
+    case BlockMethod::kSparse:
+      return decode_sparse(bytes, symbols, depth);
+  }
+  return DecodeStatus::kBadMethod;
+}
+
+BlockDecoder::BlockDecoder(const SharedTable* shared) : state_(std::make_unique<State>()) {
+  state_->shared = shared;
+  if (shared == nullptr) return;
+  build_decode_table(shared->frequencies, state_->shared_rans);
+  build_decode_table(shared->lengths, state_->shared_huffman);
+}
+
+BlockDecoder::~BlockDecoder() = default;
+
+DecodeStatus BlockDecoder::decode(std::span<const std::uint8_t> bytes,
+                                  std::span<std::uint8_t> symbols) {
+  return state_->decode(bytes, symbols, 0);
+}
+
+}  // namespace slimgrad

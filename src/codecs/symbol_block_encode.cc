@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "codecs/symbol_block.h"
+#include "codecs/symbol_block_layout.h"
+#include "kernels/zero_mask.h"
+
+namespace slimgrad {
+
+SharedTable make_shared_table(const Weights& weights) {
+  std::uint64_t sum = 0;
+  int used = 0;
+  for (const std::uint64_t weight : weights) {
+    check(weight < std::uint64_t{1} << 52, "make_shared_table", "weights below 2^52", weight);
+    sum += weight;
+    used += weight > 0 ? 1 : 0;
+  }
+  check(used >= 2, "make_shared_table", "at least two symbols with a weight", used);
+  check(sum < std::uint64_t{1} << 52, "make_shared_table", "a sum below 2^52", sum);
+  return {*choose_frequencies(weights), huffman_lengths(weights)};
+}
+
+struct BlockEncoder::State {
+  // Buffers of one depth of sparse nesting. The block is built at the end of `scratch`, backwards.
+  struct Level {
+    std::vector<std::uint8_t> masks, others, scratch;
+  };
+
+  EntropyCoder coder;
+  const SharedTable* shared;
+  RansEncodeTable rans, shared_rans;
+  HuffmanEncodeTable huffman, shared_huffman;
+  std::array<Level, kMaxSparseDepth + 1> levels;
+
+  std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols, int depth);
+  std::span<const std::uint8_t> encode_raw(std::span<const std::uint8_t> symbols, Level& level);
+  std::span<const std::uint8_t> encode_constant(std::uint8_t symbol, Level& level);
+  std::span<const std::uint8_t> encode_rans(std::span<const std::uint8_t> symbols,
+                                            const ByteCounts& counts, bool use_shared,
+                                            Level& level);
+  std::span<const std::uint8_t> encode_huffman(std::span<const std::uint8_t> symbols,
+                                               const ByteCounts& counts, bool use_shared,
+                                               Level& level);
+  std::span<const std::uint8_t> encode_sparse(std::span<const std::uint8_t> symbols,
+                                              std::uint8_t zero, int depth);
+};
+
+namespace {
+
+// A buffer that only grows: its old contents do not matter.
+std::span<std::uint8_t> at_least(std::vector<std::uint8_t>& buffer, std::size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+  return buffer;
+}
+
+// The commonest symbol if a sample says that it has more than half, and otherwise nothing. The
+// sample decides only how the block is coded, so it need not be right; it saves counting all the
+// symbols, which is slowest where they are all alike.
+std::optional<std::uint8_t> dominant_symbol(std::span<const std::uint8_t> symbols) {
+  constexpr std::size_t kSample = 1024;
+  if (symbols.size() < 4 * kSample) return std::nullopt;
+  const std::size_t stride = (symbols.size() / kSample - 1) | 1;
+  std::array<std::uint8_t, kSample> sample;
+  for (std::size_t i = 0; i < kSample; ++i) sample[i] = symbols[i * stride];
+  const ByteCounts counts = count_bytes(sample);
+  const auto commonest = std::max_element(counts.begin(), counts.end());
+  if (*commonest <= kSample / 2) return std::nullopt;
+  return static_cast<std::uint8_t>(commonest - counts.begin());
+}
+
+// Whether the shared table gives every symbol that occurs a code.
+bool covers(const SharedTable& shared, const ByteCounts& counts) {
+  for (int s = 0; s < 256; ++s)
+    if (counts[s] > 0 && (shared.frequencies.frequency[s] == 0 || shared.lengths[s] == 0))
+      return false;
+  return true;
+}
+
+}  // namespace
+
+std::span<const std::uint8_t> BlockEncoder::State::encode_raw(std::span<const std::uint8_t> symbols,
+                                                              Level& level) {
+  const std::span<std::uint8_t> out = at_least(level.scratch, symbols.size() + 1);
+  out[0] = static_cast<std::uint8_t>(BlockMethod::kRaw);
+  std::copy(symbols.begin(), symbols.end(), out.begin() + 1);
+  return out.first(symbols.size() + 1);
+}
+
+std::span<const std::uint8_t> BlockEncoder::State::encode_constant(std::uint8_t symbol,
+                                                                   Level& level) {
+  const std::span<std::uint8_t> out = at_least(level.scratch, 2);
+  out[0] = static_cast<std::uint8_t>(BlockMethod::kConstant);
+  out[1] = symbol;
+  return out.first(2);
+}
+
+std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
+    std::span<const std::uint8_t> symbols, const ByteCounts& counts, bool use_shared,
+    Level& level) {
+  std::array<std::uint8_t, kMaxBlockHeader> header;
+  std::size_t header_size = 1;
+  const Weights weights = to_weights(counts);
+  const RansFrequencies frequencies =
+      use_shared ? shared->frequencies : *choose_frequencies(weights);
+  const bool paired = coded_bits(weights, frequencies) >= 8.0 * kPairedBytes;
+  header[0] =
+      static_cast<std::uint8_t>(static_cast<int>(BlockMethod::kRans) +
+                                (use_shared ? kSharedFlag : 0) + (paired ? kPairedFlag : 0));
+  if (!use_shared) {
+    BitWriter writer{std::span(header).subspan(1)};
+    write_frequencies(frequencies, writer);
+    header_size += writer.num_bytes();
+    build_encode_table(frequencies, rans);
+  }
+  const RansEncodeTable& table = use_shared ? shared_rans : rans;
+  std::span<std::uint8_t> scratch =
+      at_least(level.scratch, 2 * rans_encode_bound(symbols.size()) + kMaxBlockHeader);
+  const std::uint8_t* const end = scratch.data() + scratch.size();
+  std::uint8_t* begin;
+  const auto prepend = [&](std::span<const std::uint8_t> part) {
+    const auto room = scratch.first(static_cast<std::size_t>(begin - scratch.data()));
+    begin = const_cast<std::uint8_t*>(rans_encode(part, table, room).data());
+  };
+  begin = scratch.data() + scratch.size();
+  if (paired) {
+    const std::size_t first = symbols.size() / (2 * kRansStates) * kRansStates;
+    prepend(symbols.subspan(first));
+    const std::uint8_t* const second = begin;
+    prepend(symbols.first(first));
+    store_u32(header.data() + header_size, static_cast<std::size_t>(second - begin));
+    header_size += 4;
+  } else {
+    prepend(symbols);
+  }
+  begin -= header_size;
+  std::copy_n(header.begin(), header_size, begin);
+  return {begin, end};
+}
+
+std::span<const std::uint8_t> BlockEncoder::State::encode_huffman(
+    std::span<const std::uint8_t> symbols, const ByteCounts& counts, bool use_shared,
+    Level& level) {
+  const std::span<std::uint8_t> out =
+      at_least(level.scratch, kMaxBlockHeader + huffman_encode_bound(symbols.size()));
+  out[0] = static_cast<std::uint8_t>(static_cast<int>(BlockMethod::kHuffman) +
+                                     (use_shared ? kSharedFlag : 0));
+  std::size_t header_size = 1;
+  if (!use_shared) {
+    const HuffmanLengths lengths = huffman_lengths(to_weights(counts));
+    BitWriter writer(out.subspan(1, kMaxBlockHeader - 1));
+    write_lengths(lengths, writer);
+    header_size += writer.num_bytes();
+    build_encode_table(lengths, huffman);
+  }
+  const HuffmanEncodeTable& table = use_shared ? shared_huffman : huffman;
+  return out.first(header_size + huffman_encode(symbols, table, out.subspan(header_size)));
+}
+
+std::span<const std::uint8_t> BlockEncoder::State::encode_sparse(
+    std::span<const std::uint8_t> symbols, std::uint8_t zero, int depth) {
+  Level& level = levels[depth];
+  const auto masks = at_least(level.masks, num_masks(symbols.size()));
+  const auto others = at_least(level.others, symbols.size() + kZeroMaskSlack);
+  const std::size_t num_others = split_zeros(symbols, zero, masks, others);
+  if (num_others == 0) return encode_constant(zero, level);
+  const std::span<std::uint8_t> out =
+      at_least(level.scratch, 6 + (num_masks(symbols.size()) + 1) + (num_others + 1));
+  out[0] = static_cast<std::uint8_t>(BlockMethod::kSparse);
+  out[1] = zero;
+  std::size_t size = 6;
+  const auto append = [&](std::span<const std::uint8_t> block) {
+    std::copy(block.begin(), block.end(), out.begin() + size);
+    size += block.size();
+    return block.size();
+  };
+  store_u32(out.data() + 2, append(encode(masks.first(num_masks(symbols.size())), depth + 1)));
+  append(encode(others.first(num_others), depth + 1));
+  return out.first(size);
+}
+
+std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::uint8_t> symbols,
+                                                          int depth) {
+  Level& level = levels[depth];
+  if (symbols.empty()) return encode_raw(symbols, level);
+  const bool may_share = depth == 0 && shared != nullptr;
+  const bool may_be_sparse = !may_share && depth < kMaxSparseDepth;
+  std::span<const std::uint8_t> block;
+  if (const auto zero = may_be_sparse ? dominant_symbol(symbols) : std::nullopt) {
+    block = encode_sparse(symbols, *zero, depth);
+  } else {
+    const ByteCounts counts = count_bytes(symbols);
+    const auto commonest = std::max_element(counts.begin(), counts.end());
+    const auto symbol = static_cast<std::uint8_t>(commonest - counts.begin());
+    const bool use_shared = may_share && covers(*shared, counts);
+    if (*commonest == symbols.size())
+      block = encode_constant(symbol, level);
+    else if (may_be_sparse && *commonest > symbols.size() / 2)
+      block = encode_sparse(symbols, symbol, depth);
+    else if (coder == EntropyCoder::kRans)
+      block = encode_rans(symbols, counts, use_shared, level);
+    else
+      block = encode_huffman(symbols, counts, use_shared, level);
+  }
+  return block.size() <= symbols.size() + 1 ? block : encode_raw(symbols, level);
+}
+
+BlockEncoder::BlockEncoder(EntropyCoder coder, const SharedTable* shared)
+    : state_(std::make_unique<State>()) {
+  state_->coder = coder;
+  state_->shared = shared;
+  if (shared == nullptr) return;
+  build_encode_table(shared->frequencies, state_->shared_rans);
+  build_encode_table(shared->lengths, state_->shared_huffman);
+}
+
+BlockEncoder::~BlockEncoder() = default;
+
+std::span<const std::uint8_t> BlockEncoder::encode(std::span<const std::uint8_t> symbols) {
+  check(symbols.size() <= kMaxBlockSymbols, "BlockEncoder", "at most 2^24 symbols", symbols.size());
+  return state_->encode(symbols, 0);
+}
+
+}  // namespace slimgrad

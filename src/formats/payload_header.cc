@@ -1,0 +1,249 @@
+#include "formats/payload_header.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include <slimgrad/error.h>
+
+namespace slimgrad {
+namespace {
+
+[[noreturn]] void fail(PayloadErrorCode code, const std::string& text) {
+  throw PayloadError(code, "[decode] " + text);
+}
+[[noreturn]] void bad_header(const std::string& text) {
+  fail(PayloadErrorCode::kBadHeader, "damaged header: " + text);
+}
+
+class Writer {
+ public:
+  void byte(std::uint64_t value) { bytes_.push_back(static_cast<std::uint8_t>(value)); }
+  void fixed(std::uint64_t value, int num_bytes) {
+    for (int i = 0; i < num_bytes; ++i) byte(value >> (8 * i) & 0xff);
+  }
+  void number(float value) { fixed(std::bit_cast<std::uint32_t>(value), 4); }
+  // Seven bits a byte, the lowest first; the top bit says that more follow.
+  void varint(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) byte(value | 0x80);
+    byte(value);
+  }
+  std::vector<std::uint8_t> take() { return std::move(bytes_); }
+
+ private:
+  std::vector<std::uint8_t> bytes_;
+};
+
+// Never reads past the end: what is missing is an error.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
+
+  std::uint64_t fixed(int num_bytes) {
+    if (left() < static_cast<std::size_t>(num_bytes))
+      fail(PayloadErrorCode::kTruncated, "the payload ends within its header");
+    std::uint64_t value = 0;
+    for (int i = 0; i < num_bytes; ++i) value |= std::uint64_t{bytes_[used_++]} << (8 * i);
+    return value;
+  }
+  std::uint8_t byte() { return static_cast<std::uint8_t>(fixed(1)); }
+  float number() { return std::bit_cast<float>(static_cast<std::uint32_t>(fixed(4))); }
+  std::uint64_t varint() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 63; shift += 7) {
+      const std::uint8_t next = byte();
+      value |= std::uint64_t{next & 0x7fu} << shift;
+      if (next >= 0x80) continue;
+      if (next == 0 && shift > 0) bad_header("a length is not in its shortest form");
+      return value;
+    }
+    bad_header("a length of 2^63 or more");
+  }
+  // A value of an enumeration whose last one is given.
+  template <typename Enum>
+  Enum choice(Enum last, const char* what) {
+    const std::uint8_t value = byte();
+    if (value > static_cast<std::uint8_t>(last))
+      bad_header(std::string("unknown ") + what + ' ' + std::to_string(value));
+    return static_cast<Enum>(value);
+  }
+  int within(int low, int high, const char* what) {
+    const int value = byte();
+    if (value < low || value > high)
+      bad_header(std::to_string(value) + ' ' + what + ", expected " + std::to_string(low) + " to " +
+                 std::to_string(high));
+    return value;
+  }
+  std::size_t used() const { return used_; }
+  std::size_t left() const { return bytes_.size() - used_; }
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+  std::size_t used_ = 0;
+};
+
+bool has_16_or_32_bits(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+}
+
+void write_float_codes(const PayloadInfo& info, Writer& out) {
+  out.byte(static_cast<std::uint64_t>(info.exponent_bits));
+  out.byte(static_cast<std::uint64_t>(info.mantissa_bits));
+  out.number(info.scale);
+}
+
+float read_scale(Reader& in) {
+  const float scale = in.number();
+  if (!std::isnormal(scale) || scale < 0) bad_header("a scale that is not positive and normal");
+  return scale;
+}
+
+void read_float_codes(Reader& in, PayloadInfo& info) {
+  info.exponent_bits = in.within(1, 7, "exponent bits");
+  info.mantissa_bits = in.within(0, std::min(6, 7 - info.exponent_bits), "mantissa bits");
+  info.scale = read_scale(in);
+}
+
+void write_parameters(const PayloadInfo& info, Writer& out) {
+  switch (info.kind) {
+    case PayloadKind::kRaw:
+    case PayloadKind::kLossless:
+      return;
+    case PayloadKind::kUniform:
+      out.byte(static_cast<std::uint64_t>(info.bits));
+      out.number(info.scale);
+      out.byte(static_cast<std::uint64_t>(info.model));
+      if (info.model == TableModel::kCounted) return;
+      out.fixed(info.model_shape, 2);
+      out.fixed(info.model_scale, 2);
+      return;
+    case PayloadKind::kFloat:
+      return write_float_codes(info, out);
+    case PayloadKind::kPruned:
+      out.byte(static_cast<std::uint64_t>(info.survivors));
+      out.number(info.threshold);
+      if (info.survivors == Survivors::kFloat) write_float_codes(info, out);
+  }
+}
+
+void read_pruned(Reader& in, PayloadInfo& info) {
+  info.survivors = in.choice(Survivors::kFloat, "form of survivors");
+  if (info.survivors == Survivors::kBFloat16 && info.dtype != DType::kFloat32)
+    bad_header("bfloat16 survivors of another type than float32");
+  info.threshold = in.number();
+  if (!std::isfinite(info.threshold) || std::signbit(info.threshold))
+    bad_header("a threshold that is negative or not finite");
+  if (info.survivors == Survivors::kFloat) read_float_codes(in, info);
+}
+
+void read_parameters(Reader& in, PayloadInfo& info) {
+  switch (info.kind) {
+    case PayloadKind::kRaw:
+    case PayloadKind::kLossless:
+      return;
+    case PayloadKind::kUniform:
+      info.bits = in.within(2, 8, "bits");
+      info.scale = read_scale(in);
+      info.model = in.choice(TableModel::kGennorm, "model");
+      if (info.model == TableModel::kCounted) return;
+      info.model_shape = static_cast<std::uint16_t>(in.fixed(2));
+      info.model_scale = static_cast<std::uint16_t>(in.fixed(2));
+      return;
+    case PayloadKind::kFloat:
+      return read_float_codes(in, info);
+    case PayloadKind::kPruned:
+      return read_pruned(in, info);
+  }
+}
+
+void read_shape(Reader& in, PayloadInfo& info) {
+  const int num_dims = in.within(0, static_cast<int>(kMaxShapeLengths), "dimensions");
+  for (int i = 0; i < num_dims; ++i) info.shape.push_back(in.varint());
+  // A tensor with a zero in its shape is empty, however long its other sides are.
+  if (std::ranges::find(info.shape, 0u) != info.shape.end()) return;
+  std::uint64_t bytes = bytes_of(info.dtype);
+  for (const std::uint64_t length : info.shape)
+    if (__builtin_mul_overflow(bytes, length, &bytes) || bytes > kMaxTensorBytes)
+      bad_header("a shape of more than 2^60 bytes");
+}
+
+void check_body(std::uint64_t expected, std::size_t there) {
+  if (there < expected)
+    fail(PayloadErrorCode::kTruncated, "the header announces " + std::to_string(expected) +
+                                           " bytes of data, the payload has " +
+                                           std::to_string(there));
+  if (there > expected)
+    fail(PayloadErrorCode::kTrailingBytes,
+         std::to_string(there - expected) + " bytes more than the header announces");
+}
+
+void read_index(Reader& in, PayloadInfo& info) {
+  const std::uint64_t num_blocks = info.num_blocks();
+  if (num_blocks > in.left() / 4)
+    fail(PayloadErrorCode::kTruncated, "a shape of " + std::to_string(num_blocks) +
+                                           " blocks, more than the payload has room for");
+  std::uint64_t sum = 0;
+  info.block_bytes.resize(num_blocks);
+  for (std::uint32_t& size : info.block_bytes) {
+    size = static_cast<std::uint32_t>(in.fixed(4));
+    sum += size;
+  }
+  check_body(sum, in.left());
+}
+
+}  // namespace
+
+std::vector<std::uint8_t> write_payload_header(const PayloadInfo& info) {
+  Writer out;
+  for (const std::uint8_t byte : kPayloadMagic) out.byte(byte);
+  out.byte(kPayloadVersion);
+  out.byte(static_cast<std::uint64_t>(info.kind));
+  out.byte(static_cast<std::uint64_t>(info.dtype));
+  out.byte(info.shape.size());
+  for (const std::uint64_t length : info.shape) out.varint(length);
+  if (info.kind == PayloadKind::kRaw) return out.take();
+  write_parameters(info, out);
+  out.byte(static_cast<std::uint64_t>(info.block_log2));
+  for (const std::uint32_t size : info.block_bytes) out.fixed(size, 4);
+  return out.take();
+}
+
+void check_payload_start(std::span<const std::uint8_t> payload) {
+  if (payload.size() < kMinPayloadBytes)
+    fail(PayloadErrorCode::kTooShort, "expected a payload of at least " +
+                                          std::to_string(kMinPayloadBytes) + " bytes, got " +
+                                          std::to_string(payload.size()));
+  if (!std::equal(kPayloadMagic.begin(), kPayloadMagic.end(), payload.begin()))
+    fail(PayloadErrorCode::kBadMagic, "not a slimgrad payload (the magic bytes are missing)");
+  if (payload[4] != kPayloadVersion)
+    fail(PayloadErrorCode::kBadVersion, "a payload of version " + std::to_string(payload[4]) +
+                                            ", this library reads version " +
+                                            std::to_string(kPayloadVersion));
+}
+
+PayloadInfo parse_payload_header(std::span<const std::uint8_t> payload, std::size_t& header_bytes) {
+  check_payload_start(payload);
+  const std::size_t data_bytes = payload.size() - kChecksumBytes;
+  Reader in(payload.first(data_bytes));
+  in.fixed(5);  // checked already
+  PayloadInfo info;
+  info.payload_bytes = payload.size();
+  info.kind = in.choice(PayloadKind::kPruned, "kind");
+  info.dtype = in.choice(DType::kInt8, "type");
+  if (info.kind > PayloadKind::kLossless && !has_16_or_32_bits(info.dtype))
+    bad_header("a lossy payload of type " + std::string(dtype_name(info.dtype)));
+  read_shape(in, info);
+  if (info.kind == PayloadKind::kRaw) {
+    check_body(info.num_bytes(), in.left());
+  } else {
+    read_parameters(in, info);
+    info.block_log2 = in.within(kMinBlockLog2, kMaxBlockLog2, "as the logarithm of block sizes");
+    read_index(in, info);
+  }
+  header_bytes = in.used();
+  return info;
+}
+
+}  // namespace slimgrad

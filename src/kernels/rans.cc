@@ -1,0 +1,68 @@
+#include "kernels/rans.h"
+
+#include <algorithm>
+
+#include "kernels/rans_scalar.h"
+
+namespace slimgrad {
+
+bool is_valid(const RansFrequencies& frequencies) noexcept {
+  if (frequencies.bits < kMinRansBits || frequencies.bits > kMaxRansBits) return false;
+  const std::uint32_t total = 1u << frequencies.bits;
+  std::uint32_t sum = 0;
+  for (const std::uint32_t frequency : frequencies.frequency) {
+    if (frequency > kMaxRansFrequency) return false;
+    sum += frequency;
+  }
+  return sum == total;
+}
+
+void build_encode_table(const RansFrequencies& frequencies, RansEncodeTable& table) noexcept {
+  table.bits = frequencies.bits;
+  std::uint32_t start = 0;
+  for (int s = 0; s < 256; ++s) {
+    const std::uint32_t frequency = frequencies.frequency[s];
+    table.packed[s] = frequency | start << 16;
+    start += frequency;
+    if (frequency == 0) continue;
+    const int shift = std::bit_width(frequency - 1);  // ceil(log2 f)
+    table.shift[s] = static_cast<std::uint8_t>(shift);
+    table.reciprocal[s] = ((std::uint64_t{1} << (31 + shift)) + frequency - 1) / frequency;
+  }
+}
+
+void build_decode_table(const RansFrequencies& frequencies, RansDecodeTable& table) noexcept {
+  table.bits = frequencies.bits;
+  std::uint32_t start = 0;
+  for (std::uint32_t s = 0; s < 256; ++s) {
+    const std::uint32_t frequency = frequencies.frequency[s];
+    for (std::uint32_t i = 0; i < frequency; ++i)
+      table.slots[start + i] = s << 24 | frequency << 12 | i;
+    start += frequency;
+  }
+}
+
+std::span<const std::uint8_t> rans_encode_scalar(std::span<const std::uint8_t> symbols,
+                                                 const RansEncodeTable& table,
+                                                 std::span<std::uint8_t> scratch) noexcept {
+  rans::States states;
+  states.fill(kRansLow);
+  std::uint8_t* end = scratch.data() + scratch.size();
+  for (std::size_t size = symbols.size(); size > 0;) {
+    const std::size_t first = (size - 1) / kRansStates * kRansStates;
+    rans::encode_group(symbols.subspan(first, size - first), table, states, end);
+    size = first;
+  }
+  return rans::store_states(states, end, scratch);
+}
+
+DecodeStatus rans_decode_scalar(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
+                                std::span<std::uint8_t> symbols) noexcept {
+  rans::States states;
+  const DecodeStatus status = rans::load_states(bytes, states);
+  if (status != DecodeStatus::kOk) return status;
+  return rans::decode_rest(table, states, bytes.data() + kRansStateBytes,
+                           bytes.data() + bytes.size(), symbols);
+}
+
+}  // namespace slimgrad

@@ -1,0 +1,104 @@
+// Range asymmetric numeral systems (rANS) over 8-bit symbols, 32 states interleaved in one stream.
+//
+// A state x lives in [2^15, 2^31). To encode symbol s with frequency f of 2^n and cumulative start
+// c: while x >= f 2^(31-n), write its low 16 bits as a word and shift them out (at most once); then
+// x <- floor(x / f) 2^n + (x mod f) + c. Decoding is the exact reverse, so the encoder walks the
+// symbols backwards and writes its words backwards; the decoder reads both forwards.
+//
+// States below 2^31 keep signed comparisons valid (AVX2 has no others) and make a 32-bit reciprocal
+// exact. The loss against the ideal code is second order in 2^n / x, because the first-order terms
+// of the rounding cancel when averaged over the symbols; it is below 1e-4 bit for n <= 14.
+//
+// Interleaving. Symbols go in groups of 32. Position 4 i + v of a group belongs to state 8 v + i,
+// for v < 4 and i < 8, and within a group states act in the order 0, 1, ..., 31. So state 8 v + i
+// is lane i of vector v, and byte v of 32-bit word i of the 32 symbols: a vector decoder assembles
+// its output with shifts instead of packing. The last group may be partial: its missing positions
+// are skipped.
+//
+// Bytes: the 32 states as little-endian uint32, then the 16-bit little-endian words. Every state
+// starts at 2^15 before encoding, which the decoder checks at its end.
+//
+// The scalar functions are the specification. The others give the same bytes, on every CPU.
+// Everything here is noexcept, allocates nothing and may run on any thread.
+#ifndef SLIMGRAD_KERNELS_RANS_H_
+#define SLIMGRAD_KERNELS_RANS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/decode_status.h"
+
+namespace slimgrad {
+
+inline constexpr int kRansStates = 32;
+inline constexpr std::uint32_t kRansLow = 1u << 15;  // the states' lower bound and start
+inline constexpr std::size_t kRansStateBytes = 4 * kRansStates;
+inline constexpr int kMinRansBits = 12;  // n
+inline constexpr int kMaxRansBits = 14;  // a table of 64 KiB; 12 bits (16 KiB) stay in the L1 cache
+inline constexpr std::uint32_t kMaxRansFrequency = 4095;
+
+// Frequencies of the 256 symbols, adding up to 2^bits, none above 4095, so that a slot of the
+// decode table fits in 32 bits. With 12 bits that excludes only data of a single symbol, which
+// needs no coder; with 13 or 14 bits it asks that no symbol has half or a quarter of the mass.
+struct RansFrequencies {
+  int bits = 12;
+  std::array<std::uint16_t, 256> frequency = {};
+};
+
+// Whether the frequencies keep the promises above.
+bool is_valid(const RansFrequencies& frequencies) noexcept;
+
+struct RansEncodeTable {
+  int bits;
+  // frequency | start << 16: all that an encoder needs of a symbol, in one gather.
+  alignas(64) std::array<std::uint32_t, 256> packed;
+  // floor(x / f) = (x * reciprocal) >> (31 + shift) for x < 2^31: with s = ceil(log2 f) and
+  // reciprocal = ceil(2^(31+s) / f) the excess is x e / (f 2^(31+s)) < 1/f, where e < f <= 2^s
+  // (Granlund and Montgomery).
+  std::array<std::uint64_t, 256> reciprocal;
+  std::array<std::uint8_t, 256> shift;
+};
+
+struct RansDecodeTable {
+  int bits;
+  // For each of the 2^bits slots: symbol << 24 | frequency << 12 | (slot - start).
+  alignas(64) std::array<std::uint32_t, 1 << kMaxRansBits> slots;
+};
+
+// REQUIRES: is_valid(frequencies).
+void build_encode_table(const RansFrequencies& frequencies, RansEncodeTable& table) noexcept;
+void build_decode_table(const RansFrequencies& frequencies, RansDecodeTable& table) noexcept;
+
+// What rans_encode may need in the worst case: at most one word a symbol, and room in front for a
+// vector store that writes more than it keeps.
+constexpr std::size_t rans_encode_bound(std::size_t num_symbols) {
+  return kRansStateBytes + 2 * num_symbols + 16;
+}
+
+// Encodes backwards into the end of `scratch` and returns the part that holds the bytes.
+// REQUIRES: scratch has rans_encode_bound(symbols.size()) bytes; the table gives every symbol that
+// occurs a non-zero frequency.
+std::span<const std::uint8_t> rans_encode(std::span<const std::uint8_t> symbols,
+                                          const RansEncodeTable& table,
+                                          std::span<std::uint8_t> scratch) noexcept;
+std::span<const std::uint8_t> rans_encode_scalar(std::span<const std::uint8_t> symbols,
+                                                 const RansEncodeTable& table,
+                                                 std::span<std::uint8_t> scratch) noexcept;
+
+// Fills `symbols` from exactly `bytes`. On a status other than kOk the symbols are unspecified.
+DecodeStatus rans_decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
+                         std::span<std::uint8_t> symbols) noexcept;
+DecodeStatus rans_decode_scalar(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
+                                std::span<std::uint8_t> symbols) noexcept;
+
+// Two streams with the same table at once, which is faster than one after the other.
+DecodeStatus rans_decode_pair(std::span<const std::uint8_t> bytes, std::span<std::uint8_t> symbols,
+                              std::span<const std::uint8_t> more_bytes,
+                              std::span<std::uint8_t> more_symbols,
+                              const RansDecodeTable& table) noexcept;
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_KERNELS_RANS_H_

@@ -1,0 +1,380 @@
+// The vector form of kernels/rans.h: four vectors of eight 32-bit states. Written for targets with
+// 256-bit vectors and gathers (AVX2 and up); the others use the scalar specification, which a
+// four-lane version without gathers does not beat.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/rans_simd.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target, as Highway asks.
+#include <hwy/highway.h>
+
+#include "kernels/rans.h"
+#include "kernels/rans_scalar.h"
+
+#ifndef SLIMGRAD_KERNELS_RANS_SIMD_ONCE_
+#define SLIMGRAD_KERNELS_RANS_SIMD_ONCE_
+namespace slimgrad::rans {
+
+// For each set of lanes that need a word: a byte shuffle that hands the next words of the stream to
+// the lanes of the set, in order. What the other lanes get does not matter.
+struct TakeTable {
+  alignas(64) std::uint8_t index[256][32];
+  constexpr TakeTable() : index() {
+    for (int set = 0; set < 256; ++set)
+      for (int lane = 0, taken = 0; lane < 8; ++lane)
+        for (int byte = 0; byte < 4; ++byte) {
+          const bool takes = (set >> lane & 1) && byte < 2;
+          index[set][4 * lane + byte] = static_cast<std::uint8_t>(takes ? 2 * taken + byte : 0x80);
+          if (takes && byte == 1) ++taken;
+        }
+  }
+};
+inline constexpr TakeTable kTake;
+
+// For each set of lanes that give a word: a byte shuffle that packs the words of the set, in order,
+// at the top of 16 bytes.
+struct GiveTable {
+  alignas(64) std::uint8_t index[256][16];
+  constexpr GiveTable() : index() {
+    for (int set = 0; set < 256; ++set)
+      for (int lane = 7, place = 7; lane >= 0; --lane)
+        if (set >> lane & 1) {
+          index[set][2 * place] = static_cast<std::uint8_t>(2 * lane);
+          index[set][2 * place + 1] = static_cast<std::uint8_t>(2 * lane + 1);
+          --place;
+        }
+  }
+};
+inline constexpr GiveTable kGive;
+
+}  // namespace slimgrad::rans
+#endif  // SLIMGRAD_KERNELS_RANS_SIMD_ONCE_
+
+HWY_BEFORE_NAMESPACE();
+namespace slimgrad::rans::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+namespace hn = hwy::HWY_NAMESPACE;
+using D32 = hn::FixedTag<std::uint32_t, 8>;
+using DI32 = hn::FixedTag<std::int32_t, 8>;
+using DF32 = hn::FixedTag<float, 8>;
+using D16 = hn::FixedTag<std::uint16_t, 8>;
+using D8x16 = hn::FixedTag<std::uint8_t, 16>;
+using V32 = hn::Vec<D32>;
+
+// Signed comparison: both sides are below 2^31.
+HWY_INLINE auto less(V32 a, V32 b) {
+  const DI32 di;
+  return hn::RebindMask(D32(), hn::Lt(hn::BitCast(di, a), hn::BitCast(di, b)));
+}
+
+// table[index[0]], table[index[stride]], ... by eight plain loads. On the CPU this was tuned on
+// (Zen 3) a gather instruction takes 12 cycles in a chain of four, this 7.5: it has fewer
+// micro-operations.
+template <int stride, typename Index>
+HWY_INLINE V32 look_up(const std::uint32_t* HWY_RESTRICT table, const Index* HWY_RESTRICT index) {
+  const hn::FixedTag<std::uint32_t, 4> d4;
+  const hn::FixedTag<std::uint64_t, 2> d2;
+  const auto one = [&](int k) {
+    const hn::FixedTag<std::uint32_t, 1> d1;
+    return hn::Vec<decltype(d4)>{hn::Load(d1, table + index[stride * k]).raw};
+  };
+  const auto four = [&](int k) {
+    const auto a = hn::InterleaveLower(one(k), one(k + 1));
+    const auto b = hn::InterleaveLower(one(k + 2), one(k + 3));
+    return hn::BitCast(d4, hn::InterleaveLower(hn::BitCast(d2, a), hn::BitCast(d2, b)));
+  };
+  return hn::Combine(D32(), four(4), four(0));
+}
+
+// Getting the indices out as four 64-bit words beats eight extractions, and beats a way through
+// memory by far.
+HWY_INLINE V32 gather(const std::uint32_t* table, V32 index) {
+  const hn::FixedTag<std::uint64_t, 2> d2;
+  const auto low = hn::BitCast(d2, hn::LowerHalf(index));
+  const auto high = hn::BitCast(d2, hn::UpperHalf(hn::FixedTag<std::uint32_t, 4>(), index));
+  const std::uint64_t a = hn::ExtractLane(low, 0), b = hn::ExtractLane(low, 1);
+  const std::uint64_t c = hn::ExtractLane(high, 0), e = hn::ExtractLane(high, 1);
+  const std::uint64_t i[8] = {a & 0xffffffff, a >> 32, b & 0xffffffff, b >> 32,
+                              c & 0xffffffff, c >> 32, e & 0xffffffff, e >> 32};
+  return look_up<1>(table, i);
+}
+
+// floor(x / f) 2^n + x mod f + start. As x < f 2^(31-n) and n >= 12, the quotient is below 2^19;
+// conversion, division and subtraction round once each, so the float quotient is off by less than
+// 1/8. Less 5/8 and rounded to the nearest integer (by adding 2^23) it is the true one or one less,
+// possibly -1, and one comparison with the remainder mends it.
+HWY_INLINE V32 push(V32 x, V32 frequency, V32 start, V32 total, int bits) {
+  const D32 d;
+  const DI32 di;
+  const DF32 df;
+  const auto estimate =
+      hn::Div(hn::ConvertTo(df, hn::BitCast(di, x)), hn::ConvertTo(df, hn::BitCast(di, frequency)));
+  const auto shifted = hn::Add(hn::Sub(estimate, hn::Set(df, 0.625f)), hn::Set(df, 0x1p23f));
+  const V32 quotient = hn::Sub(hn::BitCast(d, shifted), hn::Set(d, 0x4b000000u));
+  const V32 rest = hn::Sub(x, hn::Mul(quotient, frequency));
+  const V32 mend = hn::IfThenZeroElse(less(rest, frequency), hn::Sub(total, frequency));
+  return hn::Add(hn::Add(hn::ShiftLeftSame(quotient, bits), hn::Add(rest, start)), mend);
+}
+
+// Encodes byte v of each of the eight 32-bit words of a group.
+template <int v>
+HWY_INLINE V32 encode_vector(V32 x, const std::uint8_t* group, const RansEncodeTable& table,
+                             V32 total, int bits, std::uint8_t*& end) {
+  const D32 d;
+  const V32 packed = look_up<4>(table.packed.data(), group + v);
+  const V32 frequency = hn::And(packed, hn::Set(d, 0xffff));
+  const auto keeps = less(x, hn::ShiftLeftSame(frequency, 31 - bits));
+  std::uint8_t set[8];  // Highway writes one byte and wants room for eight
+  hn::StoreMaskBits(d, keeps, set);
+  const std::uint8_t gives = static_cast<std::uint8_t>(~set[0]);
+  const auto words = hn::BitCast(D8x16(), hn::TruncateTo(D16(), x));
+  const auto shuffle = hn::Load(D8x16(), kGive.index[gives]);
+  hn::StoreU(hn::TableLookupBytes(words, shuffle), D8x16(), end - 16);
+  end -= 2 * hwy::PopCount(gives);
+  x = hn::IfThenElse(keeps, x, hn::ShiftRight<16>(x));
+  return push(x, frequency, hn::ShiftRight<16>(packed), total, bits);
+}
+
+std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
+                                     const RansEncodeTable& table,
+                                     std::span<std::uint8_t> scratch) {
+  const D32 d;
+  alignas(64) States states;
+  states.fill(kRansLow);
+  std::uint8_t* end = scratch.data() + scratch.size();
+  std::size_t size = symbols.size() / kRansStates * kRansStates;
+  if (size < symbols.size()) encode_group(symbols.subspan(size), table, states, end);
+  V32 x0 = hn::Load(d, &states[0]), x1 = hn::Load(d, &states[8]);
+  V32 x2 = hn::Load(d, &states[16]), x3 = hn::Load(d, &states[24]);
+  const int bits = table.bits;
+  const V32 total = hn::Set(d, 1u << bits);
+  for (; size > 0; size -= kRansStates) {
+    const std::uint8_t* const group = symbols.data() + size - kRansStates;
+    x3 = encode_vector<3>(x3, group, table, total, bits, end);
+    x2 = encode_vector<2>(x2, group, table, total, bits, end);
+    x1 = encode_vector<1>(x1, group, table, total, bits, end);
+    x0 = encode_vector<0>(x0, group, table, total, bits, end);
+  }
+  hn::Store(x0, d, &states[0]);
+  hn::Store(x1, d, &states[8]);
+  hn::Store(x2, d, &states[16]);
+  hn::Store(x3, d, &states[24]);
+  return store_states(states, end, scratch);
+}
+
+// Gives the lanes that fell below the range their words. The sign of x - 2^15 says which, and both
+// the mask and the blend look at signs only, so no comparison is needed.
+HWY_INLINE V32 refill(V32 x, const std::uint8_t*& next) {
+  const D32 d;
+  const DF32 df;
+  const hn::FixedTag<std::uint8_t, 32> d8;
+  const auto below = hn::MaskFromVec(hn::BitCast(df, hn::Sub(x, hn::Set(d, kRansLow))));
+  std::uint8_t set[8];  // Highway writes one byte and wants room for eight
+  hn::StoreMaskBits(df, below, set);
+  const auto shuffle = hn::Load(d8, kTake.index[set[0]]);
+  const V32 word = hn::BitCast(d, hn::TableLookupBytes(hn::LoadDup128(d8, next), shuffle));
+  next += 2 * hwy::PopCount(set[0]);
+  const V32 full = hn::Or(hn::ShiftLeft<16>(x), word);
+  return hn::BitCast(d, hn::IfThenElse(below, hn::BitCast(df, full), hn::BitCast(df, x)));
+}
+
+// One stream being decoded: its states, what is left of its words and of its output. The loops
+// below work on local vectors: the compiler does not keep vectors inside a struct in registers.
+struct Stream {
+  States x;
+  const std::uint8_t* next;
+  const std::uint8_t* end;
+  std::uint8_t* out;
+  std::size_t left;
+
+  HWY_INLINE V32 load(int v) const { return hn::LoadU(D32(), &x[8 * v]); }
+  HWY_INLINE void store(V32 x0, V32 x1, V32 x2, V32 x3) {
+    hn::StoreU(x0, D32(), &x[0]);
+    hn::StoreU(x1, D32(), &x[8]);
+    hn::StoreU(x2, D32(), &x[16]);
+    hn::StoreU(x3, D32(), &x[24]);
+  }
+  // Where decoding of whole groups has come to.
+  HWY_INLINE void advance(const std::uint8_t* to, std::size_t num_groups) {
+    next = to;
+    out += num_groups * kRansStates;
+    left -= num_groups * kRansStates;
+  }
+};
+
+// A group takes at most 64 bytes, and its last load reads 16 bytes from at most 48 on.
+constexpr std::ptrdiff_t kGroupBytes = 64;
+
+template <int bits>
+HWY_INLINE V32 look(const std::uint32_t* slots, V32 x) {
+  return gather(slots, hn::And(x, hn::Set(D32(), (1u << bits) - 1)));
+}
+
+template <int bits>
+HWY_INLINE void pop(V32& x, V32 entry, const std::uint8_t*& next) {
+  const V32 field = hn::Set(D32(), 0xfff);
+  const V32 frequency = hn::And(hn::ShiftRight<12>(entry), field);
+  const V32 rest = hn::And(entry, field);
+  x = refill(hn::Add(hn::Mul(frequency, hn::ShiftRight<bits>(x)), rest), next);
+}
+
+template <int bits>
+HWY_INLINE void pop_group(V32& x0, V32& x1, V32& x2, V32& x3, V32 e0, V32 e1, V32 e2, V32 e3,
+                          const std::uint8_t*& next, std::uint8_t* out) {
+  const D32 d;
+  const hn::FixedTag<std::uint8_t, 32> d8;
+  pop<bits>(x0, e0, next);
+  pop<bits>(x1, e1, next);
+  pop<bits>(x2, e2, next);
+  pop<bits>(x3, e3, next);
+  const V32 low =
+      hn::Or(hn::ShiftRight<24>(e0), hn::And(hn::ShiftRight<16>(e1), hn::Set(d, 0xff00)));
+  const V32 high = hn::Or(hn::And(hn::ShiftRight<8>(e2), hn::Set(d, 0xff0000)),
+                          hn::And(e3, hn::Set(d, 0xff000000u)));
+  hn::StoreU(hn::BitCast(d8, hn::Or(low, high)), d8, out);
+}
+
+template <int bits>
+HWY_INLINE void decode_one(const std::uint32_t* slots, Stream& s) {
+  V32 x0 = s.load(0), x1 = s.load(1), x2 = s.load(2), x3 = s.load(3);
+  const std::uint8_t* next = s.next;
+  const std::size_t most = s.left / kRansStates;
+  std::size_t g = 0;
+  for (; g < most && s.end - next >= kGroupBytes; ++g) {
+    const V32 e0 = look<bits>(slots, x0), e1 = look<bits>(slots, x1);
+    const V32 e2 = look<bits>(slots, x2), e3 = look<bits>(slots, x3);
+    pop_group<bits>(x0, x1, x2, x3, e0, e1, e2, e3, next, s.out + g * kRansStates);
+  }
+  s.store(x0, x1, x2, x3);
+  s.advance(next, g);
+}
+
+// Two streams in counterstep: while one waits for its table entries, the other uses its own. A step
+// of one stream is a chain of some fifty cycles, more than its four vectors can fill.
+template <int bits>
+HWY_INLINE void decode_two(const std::uint32_t* slots, Stream& s, Stream& t) {
+  V32 x0 = s.load(0), x1 = s.load(1), x2 = s.load(2), x3 = s.load(3);
+  V32 y0 = t.load(0), y1 = t.load(1), y2 = t.load(2), y3 = t.load(3);
+  V32 f0 = look<bits>(slots, y0), f1 = look<bits>(slots, y1);
+  V32 f2 = look<bits>(slots, y2), f3 = look<bits>(slots, y3);
+  const std::uint8_t* s_next = s.next;
+  const std::uint8_t* t_next = t.next;
+  const std::size_t most = std::min(s.left, t.left) / kRansStates;
+  std::size_t g = 0;
+  for (; g < most && s.end - s_next >= kGroupBytes && t.end - t_next >= kGroupBytes; ++g) {
+    const V32 e0 = look<bits>(slots, x0), e1 = look<bits>(slots, x1);
+    const V32 e2 = look<bits>(slots, x2), e3 = look<bits>(slots, x3);
+    pop_group<bits>(y0, y1, y2, y3, f0, f1, f2, f3, t_next, t.out + g * kRansStates);
+    f0 = look<bits>(slots, y0), f1 = look<bits>(slots, y1);
+    f2 = look<bits>(slots, y2), f3 = look<bits>(slots, y3);
+    pop_group<bits>(x0, x1, x2, x3, e0, e1, e2, e3, s_next, s.out + g * kRansStates);
+  }
+  s.store(x0, x1, x2, x3);
+  t.store(y0, y1, y2, y3);
+  s.advance(s_next, g);
+  t.advance(t_next, g);
+}
+
+HWY_INLINE DecodeStatus open(std::span<const std::uint8_t> bytes, std::span<std::uint8_t> symbols,
+                             Stream& stream) {
+  const DecodeStatus status = load_states(bytes, stream.x);
+  if (status != DecodeStatus::kOk) return status;
+  stream.next = bytes.data() + kRansStateBytes;
+  stream.end = bytes.data() + bytes.size();
+  stream.out = symbols.data();
+  stream.left = symbols.size();
+  return status;
+}
+
+HWY_INLINE DecodeStatus close(Stream& stream, const RansDecodeTable& table) {
+  return decode_rest(table, stream.x, stream.next, stream.end, {stream.out, stream.left});
+}
+
+// Calls f with the table's number of bits as a constant, so that shifts and masks are immediate.
+template <class F>
+HWY_INLINE void with_bits(int bits, F f) {
+  if (bits == 12) f(std::integral_constant<int, 12>());
+  if (bits == 13) f(std::integral_constant<int, 13>());
+  if (bits == 14) f(std::integral_constant<int, 14>());
+}
+
+DecodeStatus decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
+                    std::span<std::uint8_t> symbols) {
+  Stream stream;
+  const DecodeStatus status = open(bytes, symbols, stream);
+  if (status != DecodeStatus::kOk) return status;
+  with_bits(table.bits, [&](auto bits) HWY_ATTR { decode_one<bits>(table.slots.data(), stream); });
+  return close(stream, table);
+}
+
+DecodeStatus decode_pair(std::span<const std::uint8_t> bytes, std::span<std::uint8_t> symbols,
+                         std::span<const std::uint8_t> more_bytes,
+                         std::span<std::uint8_t> more_symbols, const RansDecodeTable& table) {
+  Stream first, second;
+  DecodeStatus status = open(bytes, symbols, first);
+  if (status != DecodeStatus::kOk) return status;
+  status = open(more_bytes, more_symbols, second);
+  if (status != DecodeStatus::kOk) return status;
+  with_bits(table.bits, [&](auto bits) HWY_ATTR {
+    decode_two<bits>(table.slots.data(), first, second);
+    decode_one<bits>(table.slots.data(), first);
+    decode_one<bits>(table.slots.data(), second);
+  });
+  status = close(first, table);
+  return status == DecodeStatus::kOk ? close(second, table) : status;
+}
+#else
+std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
+                                     const RansEncodeTable& table,
+                                     std::span<std::uint8_t> scratch) {
+  return rans_encode_scalar(symbols, table, scratch);
+}
+
+DecodeStatus decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
+                    std::span<std::uint8_t> symbols) {
+  return rans_decode_scalar(bytes, table, symbols);
+}
+
+DecodeStatus decode_pair(std::span<const std::uint8_t> bytes, std::span<std::uint8_t> symbols,
+                         std::span<const std::uint8_t> more_bytes,
+                         std::span<std::uint8_t> more_symbols, const RansDecodeTable& table) {
+  const DecodeStatus status = rans_decode_scalar(bytes, table, symbols);
+  if (status != DecodeStatus::kOk) return status;
+  return rans_decode_scalar(more_bytes, table, more_symbols);
+}
+#endif
+
+}  // namespace slimgrad::rans::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace slimgrad {
+namespace rans {
+HWY_EXPORT(encode);
+HWY_EXPORT(decode);
+HWY_EXPORT(decode_pair);
+}  // namespace rans
+
+std::span<const std::uint8_t> rans_encode(std::span<const std::uint8_t> symbols,
+                                          const RansEncodeTable& table,
+                                          std::span<std::uint8_t> scratch) noexcept {
+  using namespace rans;
+  return HWY_DYNAMIC_DISPATCH(encode)(symbols, table, scratch);
+}
+
+DecodeStatus rans_decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
+                         std::span<std::uint8_t> symbols) noexcept {
+  using namespace rans;
+  return HWY_DYNAMIC_DISPATCH(decode)(bytes, table, symbols);
+}
+
+DecodeStatus rans_decode_pair(std::span<const std::uint8_t> bytes, std::span<std::uint8_t> symbols,
+                              std::span<const std::uint8_t> more_bytes,
+                              std::span<std::uint8_t> more_symbols,
+                              const RansDecodeTable& table) noexcept {
+  using namespace rans;
+  return HWY_DYNAMIC_DISPATCH(decode_pair)(bytes, symbols, more_bytes, more_symbols, table);
+}
+
+}  // namespace slimgrad
+#endif  // HWY_ONCE

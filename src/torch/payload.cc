@@ -1,0 +1,152 @@
+// The ops encode, decode and inspect: tensors as payloads, on the CPU. How long a payload is
+// depends on the values, and the shape of what it holds on its bytes; so there are no kernels for
+// Meta, and torch.compile breaks its graph here unless the caller registers sizes of its own.
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <slimgrad/payload.h>
+
+#include "codecs/model_table.h"
+#include "torch/apply.h"
+#include "torch/checks.h"
+#include "torch/errors.h"
+#include "torch/no_gradient.h"
+#include "torch/pieces.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+DType dtype_of(const at::Tensor& x) {
+  switch (x.scalar_type()) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kDouble:
+      return DType::kFloat64;
+    case at::kChar:
+      return DType::kInt8;
+    default:
+      throw_invalid("encode", "x of type float32, bfloat16, float16, float64 or int8",
+                    c10::toString(x.scalar_type()));
+  }
+}
+
+at::ScalarType scalar_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return at::kFloat;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    case DType::kFloat16:
+      return at::kHalf;
+    case DType::kFloat64:
+      return at::kDouble;
+    case DType::kInt8:
+      break;
+  }
+  return at::kChar;
+}
+
+at::Tensor encode_cpu(const at::Tensor& x, std::string_view mode, std::int64_t bits,
+                      std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
+                      double threshold, std::string_view survivors, std::string_view coder,
+                      std::string_view model, std::string_view rounding, std::int64_t seed) {
+  const Quantizer quantizer = quantizer_of(exponent_bits, mantissa_bits, 1.0, rounding, "zero");
+  EncodeOptions options;
+  options.kind = parse_payload_kind(mode);
+  options.coder = parse_entropy_coder(coder);
+  options.bits = static_cast<int>(std::clamp<std::int64_t>(bits, -1, 99));
+  options.model = parse_table_model(model);
+  options.format = quantizer.format;
+  options.scale = scale;
+  options.rounding = quantizer.rounding;
+  options.seed = static_cast<std::uint64_t>(seed);
+  options.survivors = parse_survivors(survivors);
+  options.threshold = threshold;
+  const at::Tensor in = x.contiguous();
+  TensorView view = {in.const_data_ptr(), dtype_of(x), {}};
+  for (const std::int64_t length : in.sizes())
+    view.shape.push_back(static_cast<std::uint64_t>(length));
+  PayloadEncoder encoder(view, options);
+  at::parallel_for(0, static_cast<std::int64_t>(encoder.num_blocks()), 1,
+                   [&](std::int64_t first, std::int64_t last) {
+                     encoder.run(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
+                   });
+  const at::Tensor payload = at::empty({static_cast<std::int64_t>(encoder.finish())},
+                                       at::TensorOptions().dtype(at::kByte));
+  encoder.write(mutable_elements<std::uint8_t>(payload));
+  return payload;
+}
+
+void check_payload(const at::Tensor& payload, const char* op) {
+  check(payload.scalar_type() == at::kByte && payload.dim() == 1, op,
+        "a payload as a uint8 tensor of one dimension", c10::toString(payload.scalar_type()),
+        " with ", payload.dim(), " dimensions");
+}
+
+at::Tensor decode_cpu(const at::Tensor& payload) {
+  check_payload(payload, "decode");
+  const at::Tensor bytes = payload.contiguous();
+  const PayloadDecoder decoder(elements<std::uint8_t>(bytes));
+  const PayloadInfo& info = decoder.info();
+  const std::vector<std::int64_t> sizes(info.shape.begin(), info.shape.end());
+  const at::Tensor out = at::empty(sizes, at::TensorOptions().dtype(scalar_type_of(info.dtype)));
+  const std::span<std::uint8_t> to(static_cast<std::uint8_t*>(out.mutable_data_ptr()),
+                                   static_cast<std::size_t>(out.nbytes()));
+  at::parallel_for(0, static_cast<std::int64_t>(decoder.num_blocks()), 1,
+                   [&](std::int64_t first, std::int64_t last) {
+                     decoder.run(static_cast<std::size_t>(first), static_cast<std::size_t>(last),
+                                 to);
+                   });
+  return out;
+}
+
+using Inspected =
+    std::tuple<std::string, std::string, std::vector<std::int64_t>, double,
+               std::vector<std::int64_t>, std::string, std::vector<double>, std::string>;
+
+// mode, type, shape, scale, (bits, exponent bits, mantissa bits, values a block, blocks, bytes),
+// model, its (shape, scale) and the threshold, survivors.
+Inspected inspect_cpu(const at::Tensor& payload) {
+  check_payload(payload, "inspect");
+  const at::Tensor bytes = payload.contiguous();
+  const PayloadInfo info = inspect(elements<std::uint8_t>(bytes));
+  const bool has_model = info.model != TableModel::kCounted;
+  const std::vector<std::int64_t> shape(info.shape.begin(), info.shape.end());
+  const std::vector<std::int64_t> numbers = {info.bits,
+                                             info.exponent_bits,
+                                             info.mantissa_bits,
+                                             std::int64_t{1} << info.block_log2,
+                                             static_cast<std::int64_t>(info.num_blocks()),
+                                             static_cast<std::int64_t>(info.payload_bytes)};
+  const std::vector<double> law = {
+      has_model ? decode_parameter(info.model_shape) : 0.0,
+      has_model ? decode_parameter(info.model_scale) * info.scale : 0.0, info.threshold};
+  return Inspected(std::string(payload_kind_name(info.kind)), std::string(dtype_name(info.dtype)),
+                   shape, info.scale, numbers, std::string(table_model_name(info.model)), law,
+                   std::string(survivors_name(info.survivors)));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
+  m.impl("encode", ValueErrors<&encode_cpu>::call);
+  m.impl("decode", ValueErrors<&decode_cpu>::call);
+  m.impl("inspect", ValueErrors<&inspect_cpu>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  m.impl("encode", no_gradient());
+  m.impl("decode", no_gradient());
+}
+
+}  // namespace slimgrad::torch_ops

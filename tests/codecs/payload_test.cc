@@ -1,0 +1,311 @@
+#include <slimgrad/payload.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include <slimgrad/pack.h>
+
+#include "codecs/frequencies.h"
+#include "codecs/model_table.h"
+#include "codecs/payload_samples.h"
+#include "codecs/symbols.h"
+#include "kernels/dispatch.h"
+
+namespace slimgrad {
+namespace {
+
+using enum PayloadKind;
+using testing::HasSubstr;
+
+// All words of 16 bits, and a good mixture of those of 32 and 64, with every exponent, NaN, Inf,
+// -0.
+template <typename Word>
+std::vector<Word> every_kind_of_word() {
+  std::vector<Word> words;
+  for (std::uint32_t i = 0; i < 65536; ++i)
+    words.push_back(
+        static_cast<Word>(static_cast<Word>(i) << (8 * sizeof(Word) - 16) | (i * 7 & 0xffu)));
+  return words;
+}
+
+template <typename Word>
+void expect_exact(const std::vector<Word>& words, DType dtype, EntropyCoder coder) {
+  const Bytes payload = encode(view(words, dtype), {.coder = coder});
+  EXPECT_LE(payload.size(), words.size() * sizeof(Word) + 64);
+  EXPECT_EQ(decode(payload), bytes_of_values(words)) << dtype_name(dtype);
+  const PayloadInfo info = inspect(payload);
+  EXPECT_EQ(info.dtype, dtype);
+  EXPECT_EQ(info.shape, std::vector<std::uint64_t>{words.size()});
+  EXPECT_EQ(info.payload_bytes, payload.size());
+}
+
+TEST(Payload, LosslessGivesBackEveryBit) {
+  for (const EntropyCoder coder : {EntropyCoder::kRans, EntropyCoder::kHuffman}) {
+    expect_exact(every_kind_of_word<std::uint32_t>(), DType::kFloat32, coder);
+    expect_exact(every_kind_of_word<std::uint16_t>(), DType::kBFloat16, coder);
+    expect_exact(every_kind_of_word<std::uint16_t>(), DType::kFloat16, coder);
+    expect_exact(every_kind_of_word<std::uint64_t>(), DType::kFloat64, coder);
+    std::vector<std::uint8_t> bytes(10000);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * i);
+    expect_exact(bytes, DType::kInt8, coder);
+    expect_exact(gradient(700'001), DType::kFloat32, coder);
+  }
+}
+
+TEST(Payload, ShapesAndSmallTensors) {
+  const std::vector<float> values = gradient(24);
+  for (const std::vector<std::uint64_t>& shape : std::vector<std::vector<std::uint64_t>>{
+           {}, {1}, {24}, {2, 3, 4}, {0}, {3, 0, 2}, std::vector<std::uint64_t>(32, 1)}) {
+    for (const PayloadKind kind : {kLossless, kUniform, kFloat, kPruned}) {
+      const Bytes payload = encode({values.data(), DType::kFloat32, shape}, {.kind = kind});
+      const PayloadInfo info = inspect(payload);
+      EXPECT_EQ(info.shape, shape);
+      EXPECT_LE(payload.size(), info.num_bytes() + 64);
+      EXPECT_EQ(decode(payload).size(), info.num_bytes());
+    }
+  }
+}
+
+TEST(Payload, NeverMoreThan64BytesLonger) {
+  for (std::size_t n = 1; n < 400; n += 7)
+    for (const NamedPayload& sample : payloads_of_every_kind(n)) {
+      const PayloadInfo info = inspect(sample.payload);
+      EXPECT_LE(sample.payload.size(), info.num_bytes() + 64) << sample.name << ' ' << n;
+      EXPECT_LE(sample.payload.size(), encode_bound({nullptr, info.dtype, info.shape}));
+    }
+}
+
+TEST(Payload, GradientsComeOutAtTheEntropyOfTheirExponents) {
+  const std::vector<float> values = gradient(1 << 18);
+  Weights exponents = {};
+  for (const float x : values) ++exponents[std::bit_cast<std::uint32_t>(x) >> 23 & 0xff];
+  const double least = entropy_bits(exponents) / 8 + 3.0 * static_cast<double>(values.size());
+  const Bytes payload = encode(view(values, DType::kFloat32));
+  EXPECT_LT(static_cast<double>(payload.size()), 1.001 * least + 400);
+}
+
+// The levels by brute force, in long double.
+TEST(Payload, UniformRoundsToTheNearestLevel) {
+  const std::vector<float> values = gradient(10000);
+  for (int bits = 2; bits <= 8; ++bits) {
+    const Bytes payload = encode(view(values, DType::kFloat32), {.kind = kUniform, .bits = bits});
+    const PayloadInfo info = inspect(payload);
+    const int half = (1 << (bits - 1)) - 1;
+    float largest = 0;
+    for (const float x : values) largest = std::max(largest, std::abs(x));
+    EXPECT_NEAR(info.scale * half, largest, 1e-6 * largest);
+    const std::vector<float> back = floats_of(decode(payload));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_LE(std::abs(static_cast<long double>(back[i]) - values[i]), 0.5000005L * info.scale);
+      const long double level = static_cast<long double>(back[i]) / info.scale;
+      EXPECT_NEAR(static_cast<double>(level), std::round(static_cast<double>(level)), 1e-5);
+      EXPECT_LE(std::abs(level), half + 1e-5);
+    }
+  }
+}
+
+TEST(Payload, UniformSaturatesAtAGivenScaleAndZeroIsALevel) {
+  const std::vector<float> values = {0.0f, -0.0f, 0.4f, 0.6f, -1.5f, 2.5f, 1e30f, -1e30f};
+  std::vector<float> many;
+  for (int i = 0; i < 100; ++i) many.insert(many.end(), values.begin(), values.end());
+  const Bytes payload =
+      encode(view(many, DType::kFloat32), {.kind = kUniform, .bits = 3, .scale = 1.0});
+  const std::vector<float> back = floats_of(decode(payload));
+  const std::vector<float> expected = {0, 0, 0, 1, -2, 2, 3, -3};  // ties to even
+  EXPECT_EQ(std::vector<float>(back.begin(), back.begin() + 8), expected);
+}
+
+TEST(Payload, StochasticUniformRoundingIsUnbiased) {
+  const std::vector<float> values(200'000, 0.3f);
+  const Bytes payload = encode(
+      view(values, DType::kFloat32),
+      {.kind = kUniform, .bits = 4, .scale = 1.0, .rounding = Rounding::kStochastic, .seed = 5});
+  const std::vector<float> back = floats_of(decode(payload));
+  const double mean = std::accumulate(back.begin(), back.end(), 0.0) / 2e5;
+  EXPECT_NEAR(mean, 0.3, 5 * std::sqrt(0.21 / 2e5));  // five standard errors
+}
+
+TEST(Payload, FloatCodesAreThoseOfQuantize) {
+  const std::vector<float> values = gradient(300'000);
+  for (const FloatFormat format : {FloatFormat(4, 3), FloatFormat(2, 1), FloatFormat(5, 0)})
+    for (const Rounding rounding : {Rounding::kNearest, Rounding::kStochastic}) {
+      const Bytes payload = encode(
+          view(values, DType::kFloat32),
+          {.kind = kFloat, .format = format, .scale = 0x1p-9, .rounding = rounding, .seed = 3});
+      std::vector<float> expected(values.size());
+      quantize(values, expected,
+               {format, 0x1p-9, rounding,
+                rounding == Rounding::kNearest ? Underflow::kZero : Underflow::kStochastic},
+               3);
+      EXPECT_EQ(floats_of(decode(payload)), expected);
+    }
+}
+
+TEST(Payload, PrunedIsExactWithExactSurvivors) {
+  std::vector<float> values = pruned_gradient(300'000, 1e-3);
+  values[5] = std::numeric_limits<float>::quiet_NaN();
+  values[6] = -std::numeric_limits<float>::infinity();
+  values[7] = -0.0f;
+  const Bytes payload = encode(view(values, DType::kFloat32), {.kind = kPruned});
+  EXPECT_EQ(inspect(payload).threshold, 1e-3f);
+  EXPECT_EQ(decode(payload), bytes_of_values(values));
+  const std::vector<BFloat16Bits> halves = to_bfloat16(values);
+  const Bytes small = encode(view(halves, DType::kBFloat16), {.kind = kPruned});
+  EXPECT_EQ(decode(small), bytes_of_values(halves));
+}
+
+TEST(Payload, PrunedSurvivorsAreRoundedAsAsked) {
+  const std::vector<float> values = pruned_gradient(300'000, 1e-3);
+  const auto back = [&](Survivors survivors) {
+    return floats_of(
+        decode(encode(view(values, DType::kFloat32),
+                      {.kind = kPruned, .format = FloatFormat(5, 2), .survivors = survivors})));
+  };
+  const std::vector<float> halves = back(Survivors::kBFloat16), codes = back(Survivors::kFloat);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::abs(values[i]) <= 1e-3f) {
+      EXPECT_EQ(halves[i], values[i]);
+      EXPECT_EQ(codes[i], values[i]);
+    } else {
+      EXPECT_LE(std::abs(halves[i] - values[i]), std::abs(values[i]) / 256);
+      EXPECT_LE(std::abs(codes[i] - values[i]), std::abs(values[i]) / 8 * 1.0001f);
+    }
+  }
+}
+
+// The entropy of the classes, plus for every survivor that of its code.
+TEST(Payload, PrunedComesOutNearTheEntropyOfTheMixture) {
+  for (const double threshold : {2e-4, 1e-3, 5e-3}) {
+    const std::vector<float> values = pruned_gradient(1 << 20, threshold);
+    const EncodeOptions options = {
+        .kind = kPruned, .format = FloatFormat(4, 1), .survivors = Survivors::kFloat};
+    const Bytes payload = encode(view(values, DType::kFloat32), options);
+    const std::vector<float> back = floats_of(decode(payload));
+    Weights classes = {};
+    std::map<float, std::uint64_t> codes;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const bool survives = std::abs(values[i]) > static_cast<float>(threshold);
+      ++classes[survives ? 3 : values[i] == 0 ? 0 : values[i] > 0 ? 1 : 2];
+      if (survives) ++codes[back[i]];
+    }
+    Weights weights = {};
+    std::size_t symbol = 0;
+    for (const auto& [value, count] : codes) weights[symbol++] = count;
+    const double least = (entropy_bits(classes) + entropy_bits(weights)) / 8;
+    EXPECT_LT(static_cast<double>(payload.size()), 1.01 * least + 1000) << threshold;
+  }
+}
+
+TEST(Payload, ModelsNeedLittleMoreThanCounting) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(1 << 18);
+  for (float& x : values) x = normal(random);
+  const auto size = [&](TableModel model) {
+    const Bytes payload = encode(view(values, DType::kFloat32), {.kind = kUniform, .model = model});
+    const PayloadInfo info = inspect(payload);
+    EXPECT_EQ(info.model, model);
+    return static_cast<double>(payload.size());
+  };
+  const double counted = size(TableModel::kCounted);
+  EXPECT_LT(size(TableModel::kNormal), 1.002 * counted);
+  EXPECT_LT(size(TableModel::kGennorm), 1.002 * counted);
+  EXPECT_GT(size(TableModel::kLaplace), 1.005 * counted);  // the wrong law costs
+}
+
+TEST(Payload, RefusesNaNAndInfWhereThereAreNoCodesAndSaysHowMany) {
+  std::vector<float> values = gradient(100);
+  values[3] = std::numeric_limits<float>::infinity();
+  values[9] = std::numeric_limits<float>::quiet_NaN();
+  for (const EncodeOptions& options :
+       std::vector<EncodeOptions>{{.kind = kUniform},
+                                  {.kind = kFloat},
+                                  {.kind = kPruned, .survivors = Survivors::kFloat},
+                                  {.kind = kPruned, .survivors = Survivors::kBFloat16}}) {
+    try {
+      encode(view(values, DType::kFloat32), options);
+      FAIL();
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr("got 2 that are not"));
+    }
+  }
+}
+
+TEST(Payload, RefusesMisuse) {
+  const std::vector<float> values = gradient(10);
+  const std::vector<double> doubles(10);
+  const TensorView floats = view(values, DType::kFloat32);
+  EXPECT_THROW(encode(floats, {.kind = kRaw}), InvalidArgument);
+  EXPECT_THROW(encode(floats, {.kind = kUniform, .bits = 1}), InvalidArgument);
+  EXPECT_THROW(encode(floats, {.kind = kUniform, .bits = 9}), InvalidArgument);
+  EXPECT_THROW(encode(floats, {.kind = kUniform, .scale = -1}), InvalidArgument);
+  EXPECT_THROW(encode(floats, {.kind = kUniform, .scale = 1e-40}), InvalidArgument);
+  EXPECT_THROW(encode(floats, {.kind = kPruned, .threshold = -1}), InvalidArgument);
+  EXPECT_THROW(encode(floats, {.kind = kFloat, .model = TableModel::kNormal}), InvalidArgument);
+  EXPECT_THROW(encode(floats, {.block_log2 = 11}), InvalidArgument);
+  EXPECT_THROW(encode(view(doubles, DType::kFloat64), {.kind = kUniform}), InvalidArgument);
+  EXPECT_THROW(encode({values.data(), DType::kFloat32, std::vector<std::uint64_t>(33, 1)}),
+               InvalidArgument);
+  EXPECT_THROW(encode({values.data(), DType::kFloat32, {1ull << 40, 1ull << 40}}), InvalidArgument);
+  EXPECT_THROW(encode({nullptr, DType::kFloat32, {10}}), InvalidArgument);
+  Bytes small(10);
+  EXPECT_THROW(encode_into(floats, {}, small), InvalidArgument);
+  EXPECT_THROW(decode_into(encode(floats), small), InvalidArgument);
+}
+
+TEST(Payload, SubnormalsZerosAndHugeValuesSurviveQuantizing) {
+  const std::vector<std::vector<float>> tensors = {
+      std::vector<float>(300, 0.0f), std::vector<float>(300, 1e-42f),
+      std::vector<float>(300, std::numeric_limits<float>::max()), std::vector<float>(300, -1.0f)};
+  for (const auto& values : tensors)
+    for (const EncodeOptions& options : std::vector<EncodeOptions>{
+             {.kind = kUniform},
+             {.kind = kUniform, .model = TableModel::kGennorm},
+             {.kind = kFloat},
+             {.kind = kPruned},
+             {.kind = kPruned, .survivors = Survivors::kBFloat16, .threshold = 0.5},
+             {.kind = kPruned, .survivors = Survivors::kFloat, .threshold = 0.5}}) {
+      const std::vector<float> back =
+          floats_of(decode(encode(view(values, DType::kFloat32), options)));
+      for (const float x : back)
+        EXPECT_LE(std::abs(x - values[0]), 0.07f * std::abs(values[0]) + 1e-38f);
+    }
+}
+
+TEST(Payload, BlocksInAnyOrderGiveTheSameBytes) {
+  const std::vector<float> values = gradient(50'000);
+  const EncodeOptions options = {.kind = kUniform, .block_log2 = 12};
+  PayloadEncoder encoder(view(values, DType::kFloat32), options);
+  for (std::size_t i = encoder.num_blocks(); i-- > 0;) encoder.run(i, i + 1);
+  Bytes payload(encoder.finish());
+  encoder.write(payload);
+  EXPECT_EQ(payload, encode(view(values, DType::kFloat32), options));
+  const PayloadDecoder decoder(payload);
+  Bytes back(decoder.info().num_bytes());
+  for (std::size_t i = decoder.num_blocks(); i-- > 0;) decoder.run(i, i + 1, back);
+  EXPECT_EQ(back, decode(payload));
+}
+
+TEST(Payload, EveryCpuTargetWritesTheSameBytesAndReadsThem) {
+  kernels::select_kernel_set("scalar");
+  const std::vector<NamedPayload> expected = payloads_of_every_kind(70'001);
+  std::vector<Bytes> values;
+  for (const NamedPayload& sample : expected) values.push_back(decode(sample.payload));
+  for (const std::string& set : kernels::kernel_sets()) {
+    kernels::select_kernel_set(set);
+    const std::vector<NamedPayload> again = payloads_of_every_kind(70'001);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(again[i].payload, expected[i].payload) << set << ' ' << expected[i].name;
+      EXPECT_EQ(decode(expected[i].payload), values[i]) << set << ' ' << expected[i].name;
+    }
+  }
+  kernels::select_kernel_set("best");
+}
+
+}  // namespace
+}  // namespace slimgrad

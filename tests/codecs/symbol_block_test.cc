@@ -1,0 +1,130 @@
+#include "codecs/symbol_block.h"
+
+#include <gtest/gtest.h>
+
+#include <slimgrad/error.h>
+
+#include "codecs/symbols.h"
+
+namespace slimgrad {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes encode(const Bytes& symbols, EntropyCoder coder, const SharedTable* shared = nullptr) {
+  BlockEncoder encoder(coder, shared);
+  const auto block = encoder.encode(symbols);
+  return {block.begin(), block.end()};
+}
+
+void expect_round_trip(const Bytes& symbols) {
+  for (const EntropyCoder coder : {EntropyCoder::kRans, EntropyCoder::kHuffman}) {
+    const Bytes block = encode(symbols, coder);
+    EXPECT_LE(block.size(), symbols.size() + 1);
+    Bytes back(symbols.size());
+    EXPECT_EQ(BlockDecoder().decode(block, back), DecodeStatus::kOk);
+    EXPECT_EQ(back, symbols);
+  }
+}
+
+TEST(SymbolBlock, EveryAlphabetAndLength) {
+  for (std::size_t n = 0; n <= 130; ++n)
+    for (const int alphabet : {1, 2, 3, 17, 256}) expect_round_trip(uniform_codes(alphabet, n, n));
+  for (int alphabet = 1; alphabet <= 256; ++alphabet)
+    expect_round_trip(uniform_codes(alphabet, 3000 + 7 * static_cast<std::size_t>(alphabet)));
+}
+
+TEST(SymbolBlock, GradientCodesOfAllKinds) {
+  for (const double shape : {0.3, 0.7, 1.0, 2.0})
+    for (const double pruned : {0.0, 0.6, 0.85, 0.99, 0.99999})
+      for (const std::size_t n : {5000u, 70001u, 262144u})
+        expect_round_trip(gennorm_codes(shape, n, pruned));
+}
+
+TEST(SymbolBlock, SizesNearTheEntropy) {
+  for (const std::size_t n : {std::size_t{128} * 1024, kDefaultBlockSymbols})
+    for (const double shape : {0.4, 0.7, 1.0, 2.0}) {
+      const Bytes symbols = gennorm_codes(shape, n);
+      const double entropy = entropy_bits(to_weights(count_bytes(symbols))) / 8;
+      // The states and the table are a few hundred bytes, which show where the block is both short
+      // and of low entropy (3.5 bits at shape 0.4).
+      const double allowed = shape < 0.5 && n < kDefaultBlockSymbols ? 1.006 : 1.005;
+      EXPECT_LT(encode(symbols, EntropyCoder::kRans).size(), allowed * entropy)
+          << shape << ' ' << n;
+      EXPECT_LT(encode(symbols, EntropyCoder::kHuffman).size(), 1.05 * entropy) << shape;
+    }
+  // Zeros cost far less than a bit each, as the entropy says they can.
+  const Bytes pruned = gennorm_codes(0.6, kDefaultBlockSymbols, 0.85);
+  const double entropy = entropy_bits(to_weights(count_bytes(pruned))) / 8;
+  EXPECT_LT(encode(pruned, EntropyCoder::kRans).size(), 1.02 * entropy);
+}
+
+TEST(SymbolBlock, SharedTable) {
+  const Bytes symbols = gennorm_codes(0.7, 50000);
+  const SharedTable shared = make_shared_table(to_weights(count_bytes(symbols)));
+  for (const EntropyCoder coder : {EntropyCoder::kRans, EntropyCoder::kHuffman}) {
+    const Bytes block = encode(symbols, coder, &shared);
+    EXPECT_LT(block.size(), encode(symbols, coder).size());
+    Bytes back(symbols.size());
+    EXPECT_EQ(BlockDecoder(&shared).decode(block, back), DecodeStatus::kOk);
+    EXPECT_EQ(back, symbols);
+    EXPECT_EQ(BlockDecoder().decode(block, back), DecodeStatus::kNoSharedTable);
+    // Symbols that the table does not know bring their own.
+    const Bytes others = uniform_codes(256, 3000);
+    Bytes others_back(others.size());
+    EXPECT_EQ(BlockDecoder(&shared).decode(encode(others, coder, &shared), others_back),
+              DecodeStatus::kOk);
+    EXPECT_EQ(others_back, others);
+  }
+  EXPECT_THROW(make_shared_table({}), InvalidArgument);
+}
+
+TEST(SymbolBlock, EveryTruncationAndBitFlip) {
+  for (const EntropyCoder coder : {EntropyCoder::kRans, EntropyCoder::kHuffman})
+    for (const double pruned : {0.0, 0.85}) {
+      const Bytes symbols = gennorm_codes(0.8, 2500, pruned);
+      const Bytes block = encode(symbols, coder);
+      ASSERT_LT(block.size(), symbols.size());
+      BlockDecoder decoder;
+      for (std::size_t size = 0; size < block.size(); ++size) {
+        const Bytes cut(block.begin(), block.begin() + size);
+        Bytes back(symbols.size());
+        EXPECT_NE(decoder.decode(cut, back), DecodeStatus::kOk) << size;
+      }
+      for (std::size_t bit = 0; bit < 8 * block.size(); ++bit) {
+        Bytes flipped = block;
+        flipped[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
+        Bytes back(symbols.size());
+        // Not every flip can be seen without a checksum, but none may go unnoticed and be right.
+        if (decoder.decode(flipped, back) == DecodeStatus::kOk) {
+          EXPECT_NE(back, symbols) << bit;
+        }
+      }
+    }
+}
+
+TEST(SymbolBlock, RandomBytesNeverCrash) {
+  std::mt19937_64 random(8);
+  BlockDecoder decoder;
+  for (int trial = 0; trial < 20000; ++trial) {
+    Bytes bytes(random() % 300);
+    for (auto& b : bytes) b = static_cast<std::uint8_t>(random());
+    if (!bytes.empty()) bytes[0] = static_cast<std::uint8_t>(random() % 7 + random() % 4 * 16);
+    Bytes symbols(random() % 2000);
+    decoder.decode(bytes, symbols);
+  }
+}
+
+TEST(SymbolBlock, TheSameBytesOnEveryTarget) {
+  const Bytes symbols = gennorm_codes(0.7, 70001), pruned = gennorm_codes(0.7, 70001, 0.85);
+  for (const EntropyCoder coder : {EntropyCoder::kRans, EntropyCoder::kHuffman}) {
+    const Bytes one = encode(symbols, coder), two = encode(pruned, coder);
+    for_each_target([&](const char* target) {
+      EXPECT_EQ(encode(symbols, coder), one) << target;
+      EXPECT_EQ(encode(pruned, coder), two) << target;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace slimgrad

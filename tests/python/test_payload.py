@@ -1,0 +1,140 @@
+"""encode, decode and inspect on tensors."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import slimgrad as sg
+
+ROOT = Path(__file__).resolve().parents[2]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8]
+
+
+def gradient(num_values=100_000, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.exp(2 * torch.randn(num_values, generator=generator) - 9)
+    return x * torch.sign(torch.randn(num_values, generator=generator))
+
+
+def same_bits(a, b):
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    same_kind = a.dtype == b.dtype and a.shape == b.shape
+    return same_kind and torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("coder", ["rans", "huffman"])
+def test_lossless_gives_back_every_bit(dtype, coder):
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randint(-128, 128, (8 * 3000,), dtype=torch.int8, generator=generator)
+    smooth = (gradient(600_000) * 1000).to(dtype).view(3, -1, 8)
+    for x in [smooth, smooth.transpose(0, 1), noise.view(dtype), smooth[0, 0, 0], smooth[:0]]:
+        payload = sg.encode(x, coder=coder)
+        assert payload.dtype == torch.uint8
+        assert payload.dim() == 1
+        assert payload.numel() <= x.numel() * x.element_size() + 64
+        assert same_bits(sg.decode(payload), x)
+
+
+def test_modes_against_torch():
+    x = gradient()
+    step = x.abs().max() / 127
+    uniform = sg.decode(sg.encode(x, mode="uniform"))
+    assert torch.allclose(uniform, torch.round(x / step) * step, atol=float(step) * 1.001)
+    assert ((uniform - x).abs() <= step * 0.50001).all()
+    for format in ["1-4-3", "1-5-0"]:
+        coded = sg.decode(sg.encode(x, mode="float", format=format, scale=2.0**-8))
+        assert torch.equal(coded, sg.quantize(x, format, 2.0**-8))
+    pruned = sg.prune(x, 1e-3, seed=1)
+    assert same_bits(sg.decode(sg.encode(pruned, mode="pruned")), pruned)
+    rounded = sg.decode(sg.encode(pruned, mode="pruned", survivors="bfloat16"))
+    expected = torch.where(pruned.abs() > 1e-3, pruned.bfloat16().float(), pruned)
+    assert torch.equal(rounded, expected)
+
+
+@pytest.mark.parametrize("sparsity, paper_bits", [(0.8, 4.0), (0.9, 2.0)])
+def test_pruned_gradients_need_fewer_bits_than_in_the_paper(sparsity, paper_bits):
+    x = gradient(1 << 20)
+    threshold = sg.threshold(sg.measure(x), sparsity)
+    pruned = sg.prune(x, threshold, seed=1)
+    assert (pruned == 0).float().mean() == pytest.approx(sparsity, abs=0.01)
+    payload = sg.encode(pruned, mode="pruned", survivors="float", format="1-5-2")
+    assert 8 * payload.numel() / x.numel() < paper_bits
+
+
+def test_threads_do_not_change_the_bytes():
+    x = gradient(1_500_000)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = [sg.encode(x), sg.encode(x, mode="uniform", model="gennorm")]
+        torch.set_num_threads(2)
+        assert torch.equal(one[0], sg.encode(x))
+        assert torch.equal(one[1], sg.encode(x, mode="uniform", model="gennorm"))
+        assert same_bits(sg.decode(one[0]), x)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_inspect():
+    x = gradient().view(100, 1000).bfloat16()
+    info = sg.inspect(sg.encode(x, mode="float", format="1-3-2", scale=0.5))
+    assert info["mode"] == "float"
+    assert info["dtype"] == torch.bfloat16
+    assert info["shape"] == (100, 1000)
+    assert info["format"] == sg.FloatFormat("1-3-2")
+    assert info["scale"] == 0.5
+    law = sg.inspect(sg.encode(gradient(), mode="uniform", model="laplace"))
+    fitted = sg.fit(gradient(), "laplace").params["scale"]
+    assert law["model_shape"] == 1
+    assert law["model_scale"] == pytest.approx(fitted, rel=1e-3)
+    pruned = sg.inspect(sg.encode(sg.prune(gradient(), 0.25, seed=1), mode="pruned"))
+    assert pruned["threshold"] == 0.25
+
+
+def test_damage_raises_payload_error():
+    payload = sg.encode(gradient(1000), mode="uniform")
+    assert issubclass(sg.PayloadError, ValueError)
+    for bad in [payload[:-1], payload[:5], payload[:0], torch.zeros(50, dtype=torch.uint8)]:
+        for function in [sg.decode, sg.inspect]:
+            with pytest.raises(sg.PayloadError, match=r"^\[decode\]"):
+                function(bad)
+    flipped = payload.clone()
+    flipped[40] ^= 4
+    with pytest.raises(sg.PayloadError, match="checksum"):
+        sg.decode(flipped)
+
+
+def test_misuse_raises_value_error():
+    x = gradient(100)
+    for arguments in [
+        {"mode": "tiny"},
+        {"mode": "uniform", "bits": 9},
+        {"mode": "uniform", "scale": -1.0},
+        {"coder": "zip"},
+        {"mode": "float", "model": "normal"},
+        {"mode": "pruned", "survivors": "none"},
+    ]:
+        with pytest.raises(ValueError, match=r"^\[encode\] expected") as caught:
+            sg.encode(x, **arguments)
+        assert not isinstance(caught.value, sg.PayloadError)
+    with pytest.raises(ValueError, match="float32"):
+        sg.encode(torch.arange(3))
+    with pytest.raises(ValueError, match="got 1 that are not"):
+        sg.encode(torch.tensor([1.0, float("nan")]), mode="uniform")
+    with pytest.raises(ValueError, match="uint8"):
+        sg.decode(x)
+
+
+def test_the_worked_example_of_the_documentation():
+    text = (ROOT / "docs" / "format.md").read_text()
+    dump = re.search(r"```hex\n(.*?)```", text, re.DOTALL).group(1)
+    x = torch.tensor([[0.0, 1.0, -2.0], [3.0, 0.0, 0.0]])
+    payload = sg.encode(x, mode="uniform", bits=3, scale=1.0)
+    assert bytes(payload.tolist()) == bytes.fromhex(dump)
+    assert torch.equal(sg.decode(payload), x)
+    table = text[text.index("| bytes | meaning |") :].split("\n\n")[0]
+    spelled = "".join(re.findall(r"`([0-9a-f ]+)`", table))
+    assert bytes.fromhex(spelled) == bytes.fromhex(dump)

@@ -1,0 +1,155 @@
+"""slimgrad encode, decode and inspect, run as users run them."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from test_program import fail, gradient, read_json, save, succeed
+
+
+def words_with_everything(dtype):
+    """Random bits: every exponent, NaN payloads, -0."""
+    rng = np.random.default_rng(1)
+    return rng.integers(0, 256, 8000, dtype=np.uint8).view(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2", "f8", "i1"])
+@pytest.mark.parametrize("coder", ["rans", "huffman"])
+def test_lossless_gives_back_the_file(tmp_path, dtype, coder):
+    arrays = [
+        gradient(300_000).astype(dtype).reshape(3, 100_000),
+        words_with_everything(dtype),
+        np.zeros((0, 4), dtype),
+        np.zeros((), dtype),
+    ]
+    for array in arrays:
+        source = save(tmp_path / "x.npy", array)
+        succeed("encode", source, tmp_path / "x.sg", "--coder", coder)
+        succeed("decode", tmp_path / "x.sg", tmp_path / "back.npy")
+        assert (tmp_path / "back.npy").read_bytes() == source.read_bytes()
+
+
+def test_bfloat16(tmp_path):
+    source = save(tmp_path / "x.npy", (gradient().astype("f4").view("u4") >> 16).astype("u2"))
+    assert "--bfloat16" in fail("encode", source, tmp_path / "x.sg")
+    succeed("encode", source, tmp_path / "x.sg", "--bfloat16")
+    assert read_json("inspect", tmp_path / "x.sg")["tensors"][0]["dtype"] == "bfloat16"
+    succeed("decode", tmp_path / "x.sg", tmp_path / "back.npy")
+    assert (tmp_path / "back.npy").read_bytes() == source.read_bytes()
+
+
+def test_lossy_modes(tmp_path):
+    x = gradient().astype("f4")
+    source = save(tmp_path / "x.npy", x)
+    for flags, tolerance in [
+        (["--mode", "uniform"], np.abs(x).max() / 127 / 2),
+        (["--mode", "float", "--format", "1-5-2"], np.abs(x).max() / 8),
+    ]:
+        succeed("encode", source, tmp_path / "x.sg", *flags)
+        succeed("decode", tmp_path / "x.sg", tmp_path / "back.npy")
+        assert np.abs(np.load(tmp_path / "back.npy") - x).max() <= tolerance * 1.0001
+
+
+def safetensors(path, tensors, metadata=None):
+    header = {} if metadata is None else {"__metadata__": metadata}
+    offset = 0
+    for name, (dtype, array) in tensors.items():
+        end = offset + array.nbytes
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    data = b"".join(array.tobytes() for _, array in tensors.values())
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+@pytest.fixture
+def model_file(tmp_path):
+    tensors = {
+        "odd bytes": ("BOOL", np.array([True, False, True])),
+        "weight": ("F32", gradient().astype("f4").reshape(100, 200)),
+        "half": ("F16", gradient(999).astype("f2")),
+        "brain": ("BF16", (gradient(1000).astype("f4").view("u4") >> 16).astype("u2")),
+        "steps": ("I64", np.arange(7)),
+        "empty": ("F32", np.zeros((0, 3), "f4")),
+    }
+    return safetensors(tmp_path / "m.safetensors", tensors, {"format": "pt"})
+
+
+def test_safetensors_come_back_whole(tmp_path, model_file):
+    succeed("encode", model_file, tmp_path / "m.sg")
+    succeed("decode", tmp_path / "m.sg", tmp_path / "back.safetensors")
+    assert (tmp_path / "back.safetensors").read_bytes() == model_file.read_bytes()
+    tensors = read_json("inspect", tmp_path / "m.sg")["tensors"]
+    assert [t["name"] for t in tensors][:2] == ["odd bytes", "weight"]
+    assert tensors[1]["shape"] == [100, 200]
+    assert tensors[1]["payload_bytes"] < 0.9 * 80_000
+
+
+def test_lossy_modes_leave_other_types_alone(tmp_path, model_file):
+    succeed("encode", model_file, tmp_path / "m.sg", "--mode", "uniform")
+    tensors = {t["name"]: t for t in read_json("inspect", tmp_path / "m.sg")["tensors"]}
+    assert tensors["weight"]["kind"] == "uniform"
+    assert tensors["steps"]["kind"] in ("raw", "lossless")
+
+
+def test_damage_is_status_2_and_leaves_no_file(tmp_path, model_file):
+    save(tmp_path / "x.npy", gradient(500).astype("f4"))
+    succeed("encode", tmp_path / "x.npy", tmp_path / "x.sg")
+    succeed("encode", model_file, tmp_path / "m.sg")
+    rng = np.random.default_rng(2)
+    for name, out in [("x.sg", "back.npy"), ("m.sg", "back.safetensors")]:
+        whole = (tmp_path / name).read_bytes()
+        damaged = [whole[: int(n)] for n in rng.integers(0, len(whole), 15)] + [whole + b"x"]
+        for at in [*range(17), *rng.integers(0, len(whole), 30)]:
+            flipped = bytearray(whole)
+            flipped[at] ^= 1 << int(rng.integers(8))
+            damaged.append(bytes(flipped))
+        for data in damaged:
+            (tmp_path / "bad.sg").write_bytes(data)
+            before = sorted(tmp_path.iterdir())
+            assert "bad.sg" in fail("decode", tmp_path / "bad.sg", tmp_path / out)
+            assert "bad.sg" in fail("inspect", tmp_path / "bad.sg")
+            assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_failed_run_keeps_the_old_output(tmp_path):
+    (tmp_path / "old.npy").write_bytes(b"old")
+    (tmp_path / "bad.sg").write_bytes(b"nothing")
+    fail("decode", tmp_path / "bad.sg", tmp_path / "old.npy")
+    assert (tmp_path / "old.npy").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{",
+        b"[]",
+        b'{"a": 1}',
+        b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 8]}}',
+        b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}}',
+        b'{"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}',
+        b'{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 8]}}',
+        b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}',
+    ],
+)
+def test_damaged_safetensors(tmp_path, header):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    assert "m.safetensors" in fail("encode", path, tmp_path / "m.sg")
+    assert not (tmp_path / "m.sg").exists()
+
+
+def test_misuse(tmp_path):
+    source = save(tmp_path / "x.npy", gradient().astype("f4"))
+    out = tmp_path / "x.sg"
+    assert "2 to 8 bits" in fail("encode", source, out, "--mode", "uniform", "--bits", 9)
+    assert "lossless" in fail("encode", source, out, "--mode", "tiny")
+    assert "Fortran" in fail(
+        "encode", save(tmp_path / "f.npy", np.asfortranarray(np.zeros((3, 4)))), out
+    )
+    assert not out.exists()
+    succeed("encode", source, out)
+    assert ".npy" in fail("decode", out, tmp_path / "x.safetensors")
