@@ -32,7 +32,7 @@ struct GradientSettings {
   ThresholdMethod method = ThresholdMethod::kEmpirical;
 
   int bits = 0;                       // 0: do not quantize
-  std::optional<FloatFormat> format;  // none: the best one of `bits` bits for the measured spread
+  std::optional<FloatFormat> format;  // none: see plan_gradient()
   ScaleMethod scale_method = ScaleMethod::kMax;
   double fixed_scale = 0;  // positive: used instead of scale_method (global loss scaling)
   Rounding rounding = Rounding::kNearest;
@@ -49,9 +49,11 @@ struct GradientPlan {
 // REQUIRES: stats.num_finite() > 0. A tensor with nothing to prune, or without a non-zero value,
 // gets a plan that leaves it alone in that respect.
 //
-// Where a gradient is pruned and quantized, most of what is left lies at +-threshold. The scale is
-// then raised, by less than one step of the grid, so that the threshold is itself a grid value:
-// rounding to nearest would otherwise shift the bulk of the tensor.
+// The format, unless given, is the best one for the measured spread; of a pruned gradient, the one
+// with the finest steps that covers what is left. There most values lie at +-threshold, so the
+// scale is raised, by less than one step of the grid, until the threshold is itself a grid value:
+// rounding to nearest would otherwise shift the bulk of the tensor. Where the grid does not reach
+// down to the threshold, underflow is stochastic whatever the settings say.
 GradientPlan plan_gradient(const TensorStats& stats, const GradientSettings& settings);
 
 // A plan that was made for an older gradient, made safe for this one: never prune above

@@ -44,31 +44,6 @@ double choose_threshold(const TensorStats& stats, const GradientSettings& settin
   return magnitude_quantile(stats, settings.sparsity);
 }
 
-// The deviation of log2 of the magnitudes that are left after pruning: the histogram above the
-// threshold, and the share that pruning collects at it.
-double log2_std_after(const TensorStats& stats, double alpha) {
-  if (alpha == 0) return stats.log_std / std::numbers::ln2;
-  double at = 0, count = 0, sum = 0, square = 0;
-  const double log_alpha = std::log2(alpha);
-  for (int k = 1; k < LogHistogram::kNumBins; ++k) {
-    const double n = static_cast<double>(stats.histogram.counts[k]);
-    if (n == 0) continue;
-    const double middle = std::sqrt(LogHistogram::lower_edge(k) * LogHistogram::lower_edge(k + 1));
-    if (middle <= alpha) {
-      at += n * middle / alpha;
-      continue;
-    }
-    const double log_middle = std::log2(middle) - log_alpha;
-    count += n;
-    sum += n * log_middle;
-    square += n * log_middle * log_middle;
-  }
-  const double total = count + at;  // Those at the threshold have logarithm 0 here.
-  if (total == 0) return 0;
-  const double mean = sum / total;
-  return std::sqrt(std::max(0.0, square / total - mean * mean));
-}
-
 // best_format() by table: the deviation at which each width changes its mind. Building it costs
 // some milliseconds, once; a look-up nothing, which matters in every layer of every step.
 FloatFormat format_for(int bits, double log2_std) {
@@ -88,6 +63,18 @@ FloatFormat format_for(int bits, double log2_std) {
   return best;
 }
 
+// What is left of a pruned gradient lies between the threshold and the largest magnitude, and most
+// of it at the threshold: the format with the fewest exponent bits that covers this range has no
+// underflow and the finest steps. The widest one, if none does.
+FloatFormat covering_format(int bits, double octaves) {
+  for (int exponent_bits = 1; exponent_bits < bits - 1; ++exponent_bits) {
+    const FloatFormat format(exponent_bits, bits - 1 - exponent_bits);
+    // One octave to spare: moving the scale through the threshold may take up to that.
+    if (format.octaves() >= octaves + 1) return format;
+  }
+  return FloatFormat(bits - 1, 0);
+}
+
 // The largest scale at or above `scale`, within one step of the grid, at which alpha is a grid
 // value.
 double scale_through(const FloatFormat& format, double scale, double alpha) {
@@ -95,6 +82,13 @@ double scale_through(const FloatFormat& format, double scale, double alpha) {
   const auto above = std::upper_bound(grid.begin() + 1, grid.end(), alpha / scale);
   if (above == grid.begin() + 1) return scale;  // alpha underflows at any scale that spares the top
   return alpha / *(above - 1);
+}
+
+// A threshold below the grid: flushing it to zero would undo what makes pruning unbiased.
+void keep_threshold(GradientPlan& plan) {
+  if (plan.quantizer && plan.prune == PruneKind::kStochastic &&
+      plan.threshold < plan.quantizer->scale * plan.quantizer->format.smallest())
+    plan.quantizer->underflow = Underflow::kStochastic;
 }
 
 }  // namespace
@@ -111,14 +105,16 @@ GradientPlan plan_gradient(const TensorStats& stats, const GradientSettings& set
   if (plan.threshold > 0) plan.prune = settings.prune;
   if (settings.bits == 0 || stats.zero_fraction == 1) return plan;
 
-  const FloatFormat format = settings.format
-                                 ? *settings.format
-                                 : format_for(settings.bits, log2_std_after(stats, plan.threshold));
+  // Pruning may put a value above the maximum: the threshold itself.
+  TensorStats reach = stats;
+  reach.max_abs = std::max(stats.max_abs, plan.threshold);
+  const bool pruned = plan.prune != PruneKind::kNone;
+  const FloatFormat format =
+      settings.format ? *settings.format
+      : pruned        ? covering_format(settings.bits, std::log2(reach.max_abs / plan.threshold))
+                      : format_for(settings.bits, stats.log_std / std::numbers::ln2);
   double scale = settings.fixed_scale;
   if (!(scale > 0)) {
-    // Pruning may put a value above the maximum: the threshold itself.
-    TensorStats reach = stats;
-    reach.max_abs = std::max(stats.max_abs, plan.threshold);
     scale = gradient_scale(reach, format, settings.scale_method);
     if (plan.prune == PruneKind::kStochastic) scale = scale_through(format, scale, plan.threshold);
   }
@@ -126,6 +122,7 @@ GradientPlan plan_gradient(const TensorStats& stats, const GradientSettings& set
   scale = std::clamp(scale, static_cast<double>(std::numeric_limits<float>::min()),
                      static_cast<double>(std::numeric_limits<float>::max()));
   plan.quantizer = Quantizer{format, scale, settings.rounding, settings.underflow};
+  keep_threshold(plan);
   return plan;
 }
 
@@ -136,6 +133,7 @@ GradientPlan guard_plan(const GradientPlan& plan, const TensorStats& stats,
   const double highest = stats.mean_abs / (1 - settings.sparsity);
   guarded.threshold = std::min(plan.threshold, highest);
   if (guarded.threshold == 0) guarded.prune = PruneKind::kNone;
+  keep_threshold(guarded);
   return guarded;
 }
 

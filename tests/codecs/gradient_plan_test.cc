@@ -82,7 +82,11 @@ TEST(GradientPlan, ThresholdOfAPrunedAndQuantizedGradientIsOnTheGrid) {
       const double top = scale * plan.quantizer->format.largest();
       EXPECT_GE(top, std::max(stats.max_abs, plan.threshold) * (1 - 1e-12));
       EXPECT_LE(top, std::max(stats.max_abs, plan.threshold) * 2.0 + 1e-12);
-      if (plan.threshold / scale < plan.quantizer->format.smallest()) continue;  // underflows
+      if (plan.threshold / scale < plan.quantizer->format.smallest()) {
+        EXPECT_LE(bits, 4);  // Six bits cover every gradient here, from the threshold to the top.
+        EXPECT_EQ(plan.quantizer->underflow, Underflow::kStochastic);
+        continue;
+      }
       double nearest = 1;
       for (const double v : grid)
         nearest = std::min(nearest, std::abs(v * scale / plan.threshold - 1));
