@@ -103,11 +103,11 @@ constexpr char kExample[] =
 is an error, and nothing is written.
 
 Example:
-  $ python -c "import numpy; numpy.save('g.npy', numpy.arange(65536, dtype='f4') % 7)"
+  $ python -c "import numpy; numpy.save('g.npy', numpy.arange(65536, dtype='f4') % 7 + 1)"
   $ slimgrad encode g.npy g.sg
   tensor  kind       bytes  coded      ratio
   ------  --------  ------  -----  ---------
-  g.npy   lossless  262144   9078  0.0346298
+  g.npy   lossless  262144  14617  0.0557594
   $ slimgrad decode g.sg back.npy
   back.npy: 1 tensor)help";
 

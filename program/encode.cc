@@ -145,11 +145,11 @@ constexpr char kExample[] =
 other modes do not take (float64, integers, ...) are coded without loss.
 
 Example:
-  $ python -c "import numpy; numpy.save('g.npy', numpy.arange(65536, dtype='f4') % 7)"
+  $ python -c "import numpy; numpy.save('g.npy', numpy.arange(65536, dtype='f4') % 7 + 1)"
   $ slimgrad encode g.npy g.sg
   tensor  kind       bytes  coded      ratio
   ------  --------  ------  -----  ---------
-  g.npy   lossless  262144   9078  0.0346298)help";
+  g.npy   lossless  262144  14617  0.0557594)help";
 
 const bool registered =
     register_subcommand({"encode", "Tensors as compact, checked bytes", kExample, declare});

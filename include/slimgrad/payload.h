@@ -10,6 +10,9 @@
 // smaller is stored as it is (kRaw): no payload is more than 64 bytes longer than a tensor of at
 // least one value.
 //
+// A lossless float32 tensor with many zeros is coded as kPruned with exact survivors and a
+// threshold of 0, which is lossless too.
+//
 // **NaN and Inf.** kLossless and kPruned with exact survivors keep them, bit for bit. The others
 // have no codes for them: InvalidArgument, with their number.
 //

@@ -127,6 +127,21 @@ void plan_values(const TensorView& tensor, const EncodeOptions& options, Payload
   if (options.survivors == Survivors::kFloat) plan_float(options, range, info);
 }
 
+// Whether a tensor of float32 has more than a few +0 in a sample. Then every plane of bytes would
+// have to be coded to get rid of them; as classes, with a threshold of 0, they are coded once, and
+// mantissas stay incompressible and are stored. The 16-bit types have only one plane of mantissas,
+// and coding it is faster than taking the classes apart.
+bool better_as_classes(const TensorView& tensor, std::uint64_t num_values) {
+  constexpr std::uint64_t kSample = 4096, kMany = kSample / 50;
+  if (tensor.dtype != DType::kFloat32 || num_values < 2 * kSample) return false;
+  const float* const values = static_cast<const float*>(tensor.data);
+  const std::uint64_t stride = (num_values / kSample - 1) | 1;
+  std::uint64_t zeros = 0;
+  for (std::uint64_t i = 0; i < kSample; ++i)
+    zeros += std::bit_cast<std::uint32_t>(values[i * stride]) == 0 ? 1 : 0;
+  return zeros > kMany;
+}
+
 }  // namespace
 
 PayloadInfo plan_payload(const TensorView& tensor, const EncodeOptions& options) {
@@ -137,7 +152,9 @@ PayloadInfo plan_payload(const TensorView& tensor, const EncodeOptions& options)
   info.shape = tensor.shape;
   info.kind = options.kind;
   info.block_log2 = options.block_log2;
-  if (info.kind != PayloadKind::kLossless)
+  if (info.kind == PayloadKind::kLossless && better_as_classes(tensor, info.num_values()))
+    info.kind = PayloadKind::kPruned;
+  else if (info.kind != PayloadKind::kLossless)
     with_value_type(info.dtype, [&]<typename T>() { plan_values<T>(tensor, options, info); });
   return info;
 }

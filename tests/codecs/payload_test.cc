@@ -89,6 +89,24 @@ TEST(Payload, GradientsComeOutAtTheEntropyOfTheirExponents) {
   EXPECT_LT(static_cast<double>(payload.size()), 1.001 * least + 400);
 }
 
+// With zeros among them the mantissas must not cost more than those of the other values.
+TEST(Payload, ZerosCostOnlyTheirPlaces) {
+  std::vector<float> values = gradient(1 << 18);
+  Weights exponents = {}, places = {};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i * 2654435761u % 100 < 30) values[i] = 0.0f;
+    ++places[values[i] == 0 ? 0 : 1];
+    if (values[i] != 0) ++exponents[std::bit_cast<std::uint32_t>(values[i]) >> 23 & 0xff];
+  }
+  values[17] = -0.0f;
+  values[18] = std::numeric_limits<float>::quiet_NaN();
+  const double least =
+      (entropy_bits(exponents) + entropy_bits(places)) / 8 + 3.0 * static_cast<double>(places[1]);
+  const Bytes payload = encode(view(values, DType::kFloat32));
+  EXPECT_LT(static_cast<double>(payload.size()), 1.005 * least + 1000);
+  EXPECT_EQ(decode(payload), bytes_of_values(values));
+}
+
 // The levels by brute force, in long double.
 TEST(Payload, UniformRoundsToTheNearestLevel) {
   const std::vector<float> values = gradient(10000);
