@@ -35,6 +35,7 @@ fuzz: setup
 	cd build/fuzz && tests/fuzz/slimgrad-payload-fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1 corpus ../../tests/fuzz/corpus
 
 bench: build
+	$(PYTHON) -m pip install --quiet -r requirements-bench.txt
 	$(PYTHON) -m bench.run
 
 lint: setup
