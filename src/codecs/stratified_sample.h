@@ -19,23 +19,30 @@ class StratifiedSample {
  public:
   // At most `wanted` of `num_values` elements; all of them if there are no more.
   StratifiedSample(std::uint64_t num_values, std::uint64_t wanted, std::uint64_t key)
-      : num_values_(num_values), size_(std::min(num_values, wanted)), key_(mix_bits(key)) {}
+      : num_values_(num_values),
+        size_(std::min(num_values, wanted)),
+        stride_(static_cast<double>(num_values) / static_cast<double>(size_)),
+        key_(mix_bits(key)) {}
 
   std::uint64_t size() const { return size_; }
 
   // REQUIRES: i < size(). Ascending in i.
   std::uint64_t position(std::uint64_t i) const {
     const std::uint64_t first = start_of(i), last = start_of(i + 1);
-    return first + mix_bits(key_ ^ i) % (last - first);
+    // The upper half of the product is uniform in [0, last - first) to one in 2^32, and unlike a
+    // remainder costs no division: there are some 10^5 of these in every layer of every step.
+    return first + ((mix_bits(key_ ^ i) >> 32) * (last - first) >> 32);
   }
 
  private:
-  // i * num_values / size, without overflow for 2^33 elements and samples below 2^31.
+  // Strictly ascending, since the stride is at least one. Exact enough up to 2^52 elements.
   std::uint64_t start_of(std::uint64_t i) const {
-    return num_values_ / size_ * i + num_values_ % size_ * i / size_;
+    return i == size_ ? num_values_ : static_cast<std::uint64_t>(static_cast<double>(i) * stride_);
   }
 
-  std::uint64_t num_values_, size_, key_;
+  std::uint64_t num_values_, size_;
+  double stride_;
+  std::uint64_t key_;
 };
 
 }  // namespace slimgrad
