@@ -8,6 +8,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 setup:
 	@scripts/setup
+	@mkdir -p build
 
 # One build tree for C++ and Python: CMake builds everything, then pip installs from the same tree.
 build: setup
