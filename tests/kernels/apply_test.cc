@@ -86,7 +86,8 @@ std::vector<T> applied_scalar(const kernels::Plan& plan, const std::vector<T>& i
 
 template <typename T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 TEST(ApplyScalar, NearestIsWhatASearchThroughTheGridFinds) {
