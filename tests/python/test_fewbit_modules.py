@@ -182,6 +182,7 @@ def test_autocast():
 
 
 def _ddp_worker(rank, path, queue):
+    torch.set_num_threads(1)  # Two processes that spin on two threads each starve one another.
     torch.distributed.init_process_group("gloo", f"file://{path}", rank=rank, world_size=2)
     model = nn.parallel.DistributedDataParallel(make_model())
     torch.manual_seed(rank)
@@ -199,7 +200,7 @@ def test_ddp(tmp_path):
     ]
     for worker in workers:
         worker.start()
-    gradients = dict(queue.get(timeout=120) for _ in workers)
+    gradients = dict(queue.get(timeout=300) for _ in workers)
     for worker in workers:
         worker.join()
     assert gradients[0] == gradients[1]
