@@ -1,17 +1,17 @@
 """One rank of the distributed test of the controller."""
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
+from ranks import join_group, leave_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import slimgrad as sg
 
 
-def train(rank, world, file, results, gradients):
+def train(rank, world, port, results, gradients):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
+    join_group(rank, world, port)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
     controller = sg.compress(model, gradients, min_elements=1, seed=5)
@@ -39,4 +39,4 @@ def train(rank, world, file, results, gradients):
         },
         f"{results}/{rank}.pt",
     )
-    dist.destroy_process_group()
+    leave_group()

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gate_samples import lognormal
+from ranks import run_ranks
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -629,8 +630,7 @@ def test_compile_with_inductor():
 def test_distributed(tmp_path):
     """Two ranks that see the same data: they draw differently and stay together."""
     gradients = [sg.Prune(0.8, allocation="min_cosine"), "fp4"]
-    arguments = (2, str(tmp_path / "store"), str(tmp_path), gradients)
-    torch.multiprocessing.spawn(distributed_worker.train, arguments, nprocs=2)
+    run_ranks(distributed_worker.train, (str(tmp_path), gradients))
     a, b = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2))
     for p, q in zip(a["parameters"], b["parameters"], strict=True):
         assert torch.equal(p, q)

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from ranks import join_group, leave_group, run_ranks
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -181,36 +182,27 @@ def test_autocast():
     assert torch.isfinite(model[0].weight.grad).all()
 
 
-def _ddp_worker(rank, path, queue):
+def _ddp_worker(rank, world, port, results):
     torch.set_num_threads(1)  # Two processes that spin on two threads each starve one another.
-    torch.distributed.init_process_group("gloo", f"file://{path}", rank=rank, world_size=2)
+    join_group(rank, world, port)
     model = nn.parallel.DistributedDataParallel(make_model())
     torch.manual_seed(rank)
     model(torch.randn(8, 16)).sum().backward()
-    queue.put((rank, model.module[0].weight.grad.tolist()))
-    torch.distributed.destroy_process_group()
+    torch.save(model.module[0].weight.grad, f"{results}/{rank}.pt")
+    leave_group()
 
 
 def test_ddp(tmp_path):
-    context = torch.multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    workers = [
-        context.Process(target=_ddp_worker, args=(rank, tmp_path / "store", queue))
-        for rank in range(2)
-    ]
-    for worker in workers:
-        worker.start()
-    gradients = dict(queue.get(timeout=300) for _ in workers)
-    for worker in workers:
-        worker.join()
-    assert gradients[0] == gradients[1]
+    run_ranks(_ddp_worker, (str(tmp_path),))
+    gradients = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    assert torch.equal(gradients[0], gradients[1])
     mean = 0
     for rank in range(2):
         model = make_model()
         torch.manual_seed(rank)
         model(torch.randn(8, 16)).sum().backward()
         mean = mean + model[0].weight.grad / 2
-    torch.testing.assert_close(torch.tensor(gradients[0]), mean)
+    torch.testing.assert_close(gradients[0], mean)
 
 
 def test_opcheck():
