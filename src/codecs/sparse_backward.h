@@ -1,0 +1,67 @@
+// The two products of the backward pass of a convolution or linear layer, on the survivors of a
+// pruned gradient alone:
+//
+//   gradient of the input    dX[p] = sum over taps t, channels o  G[p - t, o] W[o, t]
+//   gradient of the weight   dW[o, t] = sum over pixels p         G[p, o] X[p + t]
+//
+// Both sum rows of a dense matrix (of W, of X), picked and weighted by survivors (kernels/
+// sparse_sums.h). The first wants the survivors by pixel, the second by channel: each product has
+// a compressed form of its own, and may have a pruning of its own, written in one pass over G.
+//
+// Tensors are channels-last: G [images, y.out, x.out, out_channels], X and dX alike with the
+// input's sizes. They are float32 or bfloat16; sums are float32. NaN and Inf survive pruning and
+// reach the sums. Work is cut into tasks that `parallel` may run in any order on any threads: the
+// result is the same.
+#ifndef SLIMGRAD_CODECS_SPARSE_BACKWARD_H_
+#define SLIMGRAD_CODECS_SPARSE_BACKWARD_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "codecs/conv_shape.h"
+#include "codecs/pruned_rows.h"
+#include "codecs/scratch.h"
+
+namespace slimgrad {
+
+// parallel(n, task): task(0) ... task(n - 1), in any order, and returns when all are done.
+using Parallel = std::function<void(std::int64_t, const std::function<void(std::int64_t)>&)>;
+
+// Where W[o, c, ty, tx] or its gradient lies, in elements; c within the group.
+struct WeightStrides {
+  std::int64_t out, in, y, x;
+};
+
+// Memory of one product, for reuse. Not for two products at a time.
+struct SparseWorkspace {
+  Scratch<float> values;
+  Scratch<std::int32_t> offsets;
+  Scratch<std::int64_t> begins, ends;
+  Scratch<float> dense;  // the packed weight, or the sums of the weight gradient
+};
+
+// Of the pruned gradient.
+struct SparseCounts {
+  std::int64_t elements = 0, survivors = 0;
+};
+
+// Whether the offsets of this shape fit 32 bits; if not, use a dense product.
+bool fits_sparse_backward(const ConvShape& shape);
+
+// dx is written wholly.
+template <typename T>
+SparseCounts sparse_input_gradient(const ConvShape& shape, const T* gradient, const PruneDraw& draw,
+                                   const T* weight, const WeightStrides& strides, T* dx,
+                                   SparseWorkspace& workspace, const Parallel& parallel);
+
+// dw is written wholly. bias: none, or room for out_channels sums of the pruned gradient.
+template <typename T>
+SparseCounts sparse_weight_gradient(const ConvShape& shape, const T* gradient,
+                                    const PruneDraw& draw, const T* x, T* dw,
+                                    const WeightStrides& strides, T* bias,
+                                    SparseWorkspace& workspace, const Parallel& parallel);
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_CODECS_SPARSE_BACKWARD_H_

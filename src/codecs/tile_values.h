@@ -1,0 +1,47 @@
+// Copies between tensors of any float type and float32 tiles.
+#ifndef SLIMGRAD_CODECS_TILE_VALUES_H_
+#define SLIMGRAD_CODECS_TILE_VALUES_H_
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include <slimgrad/half.h>
+
+#include "kernels/half_float.h"
+
+namespace slimgrad {
+
+inline float to_float(float x) { return x; }
+inline float to_float(BFloat16Bits x) { return std::bit_cast<float>(kernels::float_bits(x)); }
+
+template <typename T>
+T from_float(float x);
+template <>
+inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+inline BFloat16Bits from_float<BFloat16Bits>(float x) {
+  // Rounding a NaN could carry into the sign; any NaN will do.
+  if (std::isnan(x)) return {0x7fc0};
+  return kernels::from_float_bits<BFloat16Bits>(std::bit_cast<std::uint32_t>(x));
+}
+
+// `count` values, then zeros up to `width`.
+template <typename T>
+void load_tile_row(const T* from, std::int64_t count, std::int64_t width, float* to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
+  std::fill(to + count, to + width, 0.0f);
+}
+
+template <typename T>
+void store_tile_row(const float* from, std::int64_t count, T* to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = from_float<T>(from[i]);
+}
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_CODECS_TILE_VALUES_H_
