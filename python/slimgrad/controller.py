@@ -15,9 +15,19 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ._library import ops
+from .gate import GradientGate
 from .gradients import LossScale, Prune, Quantize, parse_gradients
 from .nn.convert import ConversionReport, convert_activations
-from .plan import SCHEDULE_ROWS, Plan, layer_report, new_layer_stats, new_plan
+from .nn.layers import (
+    PRODUCTS,
+    SPARSE,
+    SparseState,
+    can_be_sparse,
+    make_dense,
+    make_sparse,
+    new_product_plan,
+)
+from .plan import SCHEDULE_ROWS, Plan, layer_report, new_plan
 
 GATE = "slimgrad_gate"  # the name of the submodule that a compressed layer gets
 
@@ -34,31 +44,14 @@ _LAYERS = (
 Selector = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 
 
-class GradientGate(nn.Module):
-    """The identity whose backward compresses the gradient. Its buffers hold all its state."""
-
-    plan: torch.Tensor
-    stats: torch.Tensor
-
-    def __init__(self, plan: torch.Tensor):
-        super().__init__()
-        self.register_buffer("plan", plan)
-        self.register_buffer("stats", new_layer_stats())
-        # Ranks of a distributed job draw their own random numbers: errors then average out.
-        self.stream = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not (torch.is_grad_enabled() and x.requires_grad):
-            return x
-        return ops.gradient_gate(x, self.plan, self.stats, self.stream)
-
-    def _apply(self, fn, recurse=True):
-        # .half() and .bfloat16() on a model must not round counters and seeds: the state follows
-        # the model to a device, never to another type.
-        return super()._apply(lambda t: t.to(fn(t).device), recurse)
-
-    def extra_repr(self) -> str:
-        return f"calls={int(self.plan[Plan.CALLS])}"
+def _note(row: dict) -> str:
+    """What a line of the summary says besides its numbers."""
+    if not row["calls"]:
+        return ""
+    if "way" in row:
+        pays = row["break_even"]
+        return f"  {row['way']}" + ("" if pays is None else f", sparse pays from {pays:.2f}")
+    return "" if row["compressed"] else "  (left alone: small or warm-up)"
 
 
 def _gate_output(module: nn.Module, _inputs, output: torch.Tensor) -> torch.Tensor:
@@ -120,22 +113,29 @@ class Controller:
         self.model = model
         self.prune = prune
         self.quantize = quantize
-        self.gates: dict[str, GradientGate] = {}
+        self.gates: dict[str, GradientGate] = {}  # by layer, or by layer and product
+        self.sparse: dict[str, SparseState] = {}  # by layer
         self.left: dict[str, str] = {}
         self._hooks: list[Any] = []
-        self._across: _AcrossLayers | None = None
         self.activations = ConversionReport()
         self._replaced: list[tuple[nn.Module, str, nn.Module]] = []  # parent, name, original
 
     @property
     def converted(self) -> list[str]:
-        return list(self.gates)
+        return list(self.sparse or self.gates)
 
     # ---- what the layers do -----------------------------------------------------------------
 
     def report(self) -> dict[str, dict]:
-        """By layer, what its last backward pass saw and did."""
-        return {name: layer_report(gate.plan, gate.stats) for name, gate in self.gates.items()}
+        """By layer, what its last backward pass saw and did. A layer with a sparse backward pass has
+        an entry for each pruned product, ``layer.weight`` and ``layer.input``, which also says how
+        it was done (``way``) and from which sparsity on it is sparse (``break_even``)."""
+        report = {name: layer_report(gate.plan, gate.stats) for name, gate in self.gates.items()}
+        for name, state in self.sparse.items():
+            for product, choice in state.choices().items():
+                if f"{name}.{product}" in report:
+                    report[f"{name}.{product}"] |= choice
+        return report
 
     def summary(self) -> str:
         """A table of every layer: spread, sparsity wanted and achieved, errors, format, scale."""
@@ -148,9 +148,7 @@ class Controller:
             wanted = f"{row['sparsity_wanted']:.4f}" if self.prune else "-"
             format = row["format"] or "-"
             scale = f"{row['scale']:.2e}" if row["scale"] else "-"
-            note = (
-                "" if row["compressed"] or not row["calls"] else "  (left alone: small or warm-up)"
-            )
+            note = _note(row)
             lines.append(
                 f"{name[-28:]:28} {row['calls']:6d} {row['elements']:9d} "
                 f"{row['log_std'] / math.log(2):7.2f} {wanted:>7} {row['sparsity']:7.4f} "
@@ -190,14 +188,26 @@ class Controller:
         for gate in self.gates.values():
             gate.plan[Plan.DUE] = 1
 
-    def set_sparsity(self, sparsity: float) -> None:
-        """Another sparsity from now on; ends a schedule."""
+    def set_sparsity(self, sparsity: float, product: str | None = None) -> None:
+        """Another sparsity from now on; ends a schedule. ``product``: "weight" or "input" of layers
+        with a sparse backward pass, whose other product keeps its sparsity; by default both."""
         if self.prune is None:
             raise ValueError("[set_sparsity] expected a model compressed with Prune")
         if not 0 <= sparsity < 1:
             raise ValueError(f"[set_sparsity] expected 0 <= sparsity < 1, got {sparsity}")
-        self.prune = replace(self.prune, sparsity=sparsity)
-        for gate in self.gates.values():
+        if product is not None and (product not in PRODUCTS or not self.sparse):
+            raise ValueError(
+                "[set_sparsity] expected a product, 'weight' or 'input', of a model compressed with "
+                f"sparse_backward, got {product!r}"
+            )
+        if self.sparse:
+            products = PRODUCTS if product is None else (product,)
+            self.prune = replace(self.prune, sparsity=None, **dict.fromkeys(products, sparsity))
+            gates = [getattr(state, p) for state in self.sparse.values() for p in products]
+        else:
+            self.prune = replace(self.prune, sparsity=sparsity)
+            gates = list(self.gates.values())
+        for gate in gates:
             gate.plan[Plan.SCHEDULE :] = -1
             gate.plan[Plan.SPARSITY] = gate.plan[Plan.TARGET] = sparsity
             gate.plan[Plan.DUE] = 1
@@ -208,9 +218,12 @@ class Controller:
             hook.remove()
         self._hooks.clear()
         modules = dict(self.model.named_modules())
-        for name in self.gates:
+        for name in self.sparse:
+            make_dense(modules[name])
+        for name in () if self.sparse else self.gates:
             delattr(modules[name], GATE)
         self.gates.clear()
+        self.sparse.clear()
         for parent, name, original in self._replaced:
             original.train(parent._modules[name].training)
             setattr(parent, name, original)
@@ -223,6 +236,13 @@ class Controller:
         module.add_module(GATE, gate)
         self.gates[name] = gate
         self._hooks.append(module.register_forward_hook(_gate_output))
+
+    def _add_sparse(self, name: str, module: nn.Module, state: SparseState) -> None:
+        make_sparse(module, state)
+        self.sparse[name] = state
+        for product in PRODUCTS:
+            if getattr(self.prune, product) > 0:
+                self.gates[f"{name}.{product}"] = getattr(state, product)
 
     def _convert_activations(self, bits: int | str, inputs: Any, chosen: Callable) -> None:
         before = [
@@ -238,14 +258,18 @@ class Controller:
         allocation = self.prune is not None and self.prune.allocation != "uniform"
         scale = self.quantize.scale if self.quantize else None
         dynamic = isinstance(scale, LossScale) and scale.dynamic
-        if not (allocation or dynamic) or not self.gates:
+        if not (allocation or dynamic):
             return
-        self._across = _AcrossLayers(
-            list(self.gates.values()),
-            self.prune if allocation else None,
-            scale if dynamic else None,
-        )
-        self._hooks.append(self.model.register_forward_pre_hook(self._across))
+        groups = [list(self.gates.values())]
+        if self.sparse:  # Each product has a budget of its own.
+            groups = [
+                [g for name, g in self.gates.items() if name.endswith(f".{p}")] for p in PRODUCTS
+            ]
+        for gates in filter(None, groups):
+            across = _AcrossLayers(
+                gates, self.prune if allocation else None, scale if dynamic else None
+            )
+            self._hooks.append(self.model.register_forward_pre_hook(across))
 
 
 def _schedule_rows(schedule: Mapping[int, float]) -> list[float]:
@@ -258,18 +282,22 @@ def _schedule_rows(schedule: Mapping[int, float]) -> list[float]:
     return [value for row in rows for value in row]
 
 
-def _refusal(name: str, module: nn.Module, include: Selector, exclude: Selector) -> str | None:
+def _refusal(
+    name: str, module: nn.Module, include: Selector, exclude: Selector, sparse: bool
+) -> str | None:
     """Why a layer is not converted; None if it is."""
     if include is not None and not _selected(name, module, include):
         return "not included"
     if _selected(name, module, exclude):
         return "excluded"
-    if GATE in module._modules:
+    if GATE in module._modules or SPARSE in module._modules:
         return "compressed already"
     if isinstance(module, NonDynamicallyQuantizableLinear):
         return "nn.MultiheadAttention uses its weight without calling it"
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         return "its parameters are not initialised yet"
+    if sparse and not can_be_sparse(module):
+        return "only nn.Linear and nn.Conv2d, and not subclasses, have a sparse backward pass"
     return None
 
 
@@ -336,29 +364,43 @@ def compress(
         if activations is None:
             raise ValueError("[compress] expected gradients= or activations=, got neither")
         return controller
+    sparse = prune is not None and bool(prune.sparse_backward)
+    if sparse and quantize is not None:
+        raise ValueError("[compress] expected sparse_backward without quantizing, got both")
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     for index, (name, module) in enumerate(model.named_modules()):
         if not isinstance(module, _LAYERS):
             continue
-        refusal = _refusal(name, module, include, exclude)
+        refusal = _refusal(name, module, include, exclude, sparse)
         if refusal is not None:
             controller.left[name] = refusal
             continue
-        plan = new_plan()
         layer_seed = (seed + index * 0x9E3779B97F4A7C15) % (1 << 64)
-        plan[Plan.SEED_LOW] = layer_seed & 0xFFFFFFFF
-        plan[Plan.SEED_HIGH] = layer_seed >> 32
-        plan[Plan.MIN_ELEMENTS] = min_elements
-        plan[Plan.SAMPLE_SIZE] = sample
-        plan[Plan.REFRESH_EVERY] = refresh
-        plan[Plan.WARMUP] = warmup
-        for part in (prune, quantize):
-            if part is not None:
-                part.write(plan)
-        plan[Plan.SCHEDULE : Plan.SCHEDULE + len(rows)] = torch.tensor(rows, dtype=torch.float64)
-        controller._add(name, module, plan)
-        controller.gates[name].stream = rank
-    if not controller.gates:
+        if sparse:
+            plans = [new_product_plan(prune, product, layer_seed) for product in PRODUCTS]
+        else:
+            plans = [new_plan()]
+            plans[0][Plan.SEED_LOW] = layer_seed & 0xFFFFFFFF
+            plans[0][Plan.SEED_HIGH] = layer_seed >> 32
+            for part in (prune, quantize):
+                if part is not None:
+                    part.write(plans[0])
+        for plan in plans:
+            plan[Plan.MIN_ELEMENTS] = min_elements
+            plan[Plan.SAMPLE_SIZE] = sample
+            plan[Plan.REFRESH_EVERY] = refresh
+            plan[Plan.WARMUP] = warmup
+            if not sparse or plan[Plan.SPARSITY] > 0:
+                rows_end = Plan.SCHEDULE + len(rows)
+                plan[Plan.SCHEDULE : rows_end] = torch.tensor(rows, dtype=torch.float64)
+        if sparse:
+            state = SparseState(*plans, always=prune.sparse_backward == "always")
+            state.stream = rank
+            controller._add_sparse(name, module, state)
+        else:
+            controller._add(name, module, plans[0])
+            controller.gates[name].stream = rank
+    if not controller.converted:
         raise ValueError(
             "[compress] expected a model with at least one convolution or linear layer to convert; "
             f"left alone: {controller.left or 'nothing found'}"

@@ -13,6 +13,13 @@ from .plan import METHODS, PRUNE_KINDS, ROUNDINGS, SCALE_METHODS, UNDERFLOWS, Pl
 ALLOCATIONS = ("uniform", "min_cosine", "mean_cosine", "mean_error", "total_error")
 
 
+# Of a sparse backward pass, if the user names none: noise in the weight's gradient stays in its
+# layer, noise in the input's runs through all layers before it (docs/results.md has the times to an
+# accuracy that this was chosen by).
+DEFAULT_WEIGHT_SPARSITY = 0.9
+DEFAULT_INPUT_SPARSITY = 0.0
+
+
 @dataclass(frozen=True)
 class Prune:
     """Stochastic pruning of neural gradients to a sparsity.
@@ -24,26 +31,65 @@ class Prune:
         "mean_error" and "total_error" spread it so that the damage is least.
     cap: no layer is pruned further than this by an allocation.
     kind: "stochastic", or for comparison "topk" (deterministic, biased) and "topk_stochastic".
+    weight, input: instead of sparsity, one for each product of a layer's backward pass: for the
+        gradient of its weight and of its input. 0 leaves that product dense and exact. These need
+        layers with a sparse backward pass.
+    sparse_backward: True converts nn.Linear and nn.Conv2d to layers that multiply only what pruning
+        leaves, wherever they measure that to be faster than the dense product, which is then exact;
+        "always" is sparse even where it is slower. By default True if weight or input are given.
     """
 
-    sparsity: float
+    sparsity: float | None = None
     method: str = "empirical"
     allocation: str = "uniform"
     cap: float = 0.98
     kind: str = "stochastic"
+    weight: float | None = None
+    input: float | None = None
+    sparse_backward: bool | str | None = None
 
     def __post_init__(self):
-        if not 0 <= self.sparsity < 1:
-            raise ValueError(f"[Prune] expected 0 <= sparsity < 1, got {self.sparsity}")
+        self._settle_products()
+        for name in ("sparsity", "weight", "input"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise ValueError(f"[Prune] expected 0 <= {name} < 1, got {value}")
         if not 0 < self.cap <= 1:
             raise ValueError(f"[Prune] expected 0 < cap <= 1, got {self.cap}")
         choice(self.method, METHODS, "method")
         choice(self.allocation, ALLOCATIONS, "allocation")
         choice(self.kind, PRUNE_KINDS[1:], "kind")
+        if self.sparse_backward and self.kind != "stochastic":
+            raise ValueError(f"[Prune] expected kind='stochastic', got {self.kind!r}")
 
-    def write(self, plan: torch.Tensor) -> None:
+    def _settle_products(self) -> None:
+        """One sparsity for the gradient, or one for each product; never both."""
+        by_product = self.weight is not None or self.input is not None
+        sparse = by_product if self.sparse_backward is None else self.sparse_backward
+        if sparse not in (False, True, "always"):
+            raise ValueError(
+                f"[Prune] expected sparse_backward to be True, False or 'always', got {sparse!r}"
+            )
+        if by_product and self.sparsity is not None:
+            raise ValueError("[Prune] expected either sparsity or weight and input, got both")
+        if by_product and not sparse:
+            raise ValueError("[Prune] expected sparse_backward=True with weight and input")
+        if self.sparsity is None and not sparse:
+            raise ValueError("[Prune] expected a sparsity, got none")
+        weight, input = self.weight, self.input
+        if sparse and self.sparsity is not None:
+            weight = input = self.sparsity
+        elif sparse and not by_product:
+            weight, input = DEFAULT_WEIGHT_SPARSITY, DEFAULT_INPUT_SPARSITY
+        elif sparse:
+            weight, input = weight or 0.0, input or 0.0
+        for name, value in (("sparse_backward", sparse), ("weight", weight), ("input", input)):
+            object.__setattr__(self, name, value)
+
+    def write(self, plan: torch.Tensor, sparsity: float | None = None) -> None:
+        """Into the plan of a layer or, with its own sparsity, of a product."""
         plan[Plan.PRUNE] = PRUNE_KINDS.index(self.kind)
-        plan[Plan.SPARSITY] = plan[Plan.TARGET] = self.sparsity
+        plan[Plan.SPARSITY] = plan[Plan.TARGET] = self.sparsity if sparsity is None else sparsity
         plan[Plan.METHOD] = METHODS.index(self.method)
 
 

@@ -15,6 +15,7 @@
 #ifndef SLIMGRAD_CODECS_SPARSE_BACKWARD_H_
 #define SLIMGRAD_CODECS_SPARSE_BACKWARD_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -41,9 +42,25 @@ struct SparseWorkspace {
   Scratch<float> dense;  // the packed weight, or the sums of the weight gradient
 };
 
-// Of the pruned gradient.
+// Of the pruned gradient; and what the product cost, for those who choose by it.
 struct SparseCounts {
   std::int64_t elements = 0, survivors = 0;
+  double compress_seconds = 0;  // what does not shrink with the survivors: pruning, packing
+  double multiply_seconds = 0;
+};
+
+class Stopwatch {
+ public:
+  // Seconds since the last lap or the start.
+  double lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    return seconds;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
 // Whether the offsets of this shape fit 32 bits; if not, use a dense product.

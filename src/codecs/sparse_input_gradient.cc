@@ -61,19 +61,25 @@ class InputGradient {
     workspace.dense.reserve(static_cast<std::size_t>(shape.groups * tiles_.count * tile_size()));
   }
 
-  std::int64_t run(const T* gradient, const PruneDraw& draw, const T* weight,
+  SparseCounts run(const T* gradient, const PruneDraw& draw, const T* weight,
                    const WeightStrides& strides, T* dx, const Parallel& parallel) {
+    Stopwatch watch;
+    SparseCounts counts;
     parallel(shape_.groups * tiles_.count,
              [&](std::int64_t tile) { pack_weight(tile, weight, strides); });
     std::atomic<std::int64_t> survivors = 0;
     parallel(bands_.count(), [&](std::int64_t band) {
       survivors.fetch_add(compress(bands_[band], band, gradient, draw), std::memory_order_relaxed);
     });
+    counts.compress_seconds = watch.lap();
     const std::int64_t chunks = num_chunks();
     // Neighbouring tasks share a tile of the weight.
     parallel(shape_.groups * tiles_.count * chunks,
              [&](std::int64_t task) { multiply(task / chunks, task % chunks, dx); });
-    return survivors;
+    counts.multiply_seconds = watch.lap();
+    counts.elements = shape_.out_pixels() * shape_.out_channels;
+    counts.survivors = survivors;
+    return counts;
   }
 
  private:
@@ -233,16 +239,23 @@ class InputGradient {
 
 }  // namespace
 
+bool fits_sparse_backward(const ConvShape& shape) {
+  const std::int64_t widest = 8 * kernels::kMaxEights;
+  const std::int64_t rows = (shape.x.out * shape.x.stride + shape.x.padding + 1) *
+                            (shape.group_out() + 1) * (shape.y.taps + 1);
+  const std::int64_t pixels = (shape.x.out * shape.x.stride + shape.x.dilation * shape.x.taps) *
+                              (shape.y.stride + shape.y.dilation * shape.y.taps);
+  constexpr std::int64_t kRoom = std::int64_t{1} << 31;
+  return rows < kRoom / widest && pixels < kRoom / widest && shape.out_pixels() > 0 &&
+         shape.in_pixels() > 0 && shape.in_channels > 0 && shape.out_channels > 0;
+}
+
 template <typename T>
 SparseCounts sparse_input_gradient(const ConvShape& shape, const T* gradient, const PruneDraw& draw,
                                    const T* weight, const WeightStrides& strides, T* dx,
                                    SparseWorkspace& workspace, const Parallel& parallel) {
-  const ConvShape simple = shape.simplified();
-  InputGradient<T> product(simple, workspace);
-  SparseCounts counts;
-  counts.elements = simple.out_pixels() * simple.out_channels;
-  counts.survivors = product.run(gradient, draw, weight, strides, dx, parallel);
-  return counts;
+  return InputGradient<T>(shape.simplified(), workspace)
+      .run(gradient, draw, weight, strides, dx, parallel);
 }
 
 template SparseCounts sparse_input_gradient(const ConvShape&, const float*, const PruneDraw&,

@@ -54,17 +54,23 @@ class WeightGradient {
     workspace.dense.reserve(static_cast<std::size_t>(parts_ * tiles * sums_size()));
   }
 
-  std::int64_t run(const T* gradient, const PruneDraw& draw, const T* x, T* dw,
+  SparseCounts run(const T* gradient, const PruneDraw& draw, const T* x, T* dw,
                    const WeightStrides& strides, T* bias, const Parallel& parallel) {
+    Stopwatch watch;
+    SparseCounts counts;
     std::atomic<std::int64_t> survivors = 0;
     parallel(bands_.count(), [&](std::int64_t band) {
       survivors.fetch_add(compress(band, gradient, draw), std::memory_order_relaxed);
     });
+    counts.compress_seconds = watch.lap();
     const std::int64_t tiles = shape_.groups * tiles_.count;
     parallel(tiles * parts_, [&](std::int64_t task) { multiply(task / parts_, task % parts_, x); });
     parallel(tiles, [&](std::int64_t tile) { add_parts(tile, dw, strides); });
     if (bias != nullptr) sum_channels(bias);
-    return survivors;
+    counts.multiply_seconds = watch.lap();
+    counts.elements = shape_.out_pixels() * shape_.out_channels;
+    counts.survivors = survivors;
+    return counts;
   }
 
  private:
@@ -231,12 +237,8 @@ SparseCounts sparse_weight_gradient(const ConvShape& shape, const T* gradient,
                                     const PruneDraw& draw, const T* x, T* dw,
                                     const WeightStrides& strides, T* bias,
                                     SparseWorkspace& workspace, const Parallel& parallel) {
-  const ConvShape simple = shape.simplified();
-  WeightGradient<T> product(simple, workspace);
-  SparseCounts counts;
-  counts.elements = simple.out_pixels() * simple.out_channels;
-  counts.survivors = product.run(gradient, draw, x, dw, strides, bias, parallel);
-  return counts;
+  return WeightGradient<T>(shape.simplified(), workspace)
+      .run(gradient, draw, x, dw, strides, bias, parallel);
 }
 
 template SparseCounts sparse_weight_gradient(const ConvShape&, const float*, const PruneDraw&,

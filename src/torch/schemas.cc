@@ -93,6 +93,27 @@ TORCH_LIBRARY(slimgrad, m) {
       "-> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
+  // Layers with a sparse backward pass. The five tensors are a layer's state (torch/plan_tensor.h
+  // for each product, torch/product_choice.h); backward reads and writes them. `wanted`: gradients
+  // of x, weight and bias; one that is not wanted comes back empty.
+  m.def(
+      "sparse_linear(Tensor x, Tensor weight, Tensor? bias, Tensor weight_plan, "
+      "Tensor weight_stats, Tensor input_plan, Tensor input_stats, Tensor choice, int stream) "
+      "-> Tensor");
+  m.def(
+      "sparse_conv2d(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
+      "int[] dilation, int groups, Tensor weight_plan, Tensor weight_stats, Tensor input_plan, "
+      "Tensor input_stats, Tensor choice, int stream) -> Tensor");
+  m.def(
+      "sparse_linear_backward(Tensor grad, Tensor x, Tensor weight, bool[3] wanted, "
+      "Tensor(a!) weight_plan, Tensor(b!) weight_stats, Tensor(c!) input_plan, "
+      "Tensor(d!) input_stats, Tensor(e!) choice, int stream) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "sparse_conv2d_backward(Tensor grad, Tensor x, Tensor weight, int[] stride, int[] padding, "
+      "int[] dilation, int groups, bool[3] wanted, Tensor(a!) weight_plan, "
+      "Tensor(b!) weight_stats, Tensor(c!) input_plan, Tensor(d!) input_stats, "
+      "Tensor(e!) choice, int stream) -> (Tensor, Tensor, Tensor)");
+
   // The same for activations with parameters, and for derivatives known by samples.
   m.def(
       "activation_steps(str activation, str[] names, float[] values, int bits, float low, "

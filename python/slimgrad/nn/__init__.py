@@ -1,4 +1,5 @@
-"""torch.nn's activations, with a few bits kept for backward instead of the input."""
+"""torch.nn's activations with a few bits kept for backward instead of the input, and its linear and
+convolution layers with a sparse backward pass."""
 
 from .activations import (
     CELU,
@@ -27,6 +28,7 @@ from .activations import (
     Threshold,
 )
 from .convert import ConversionReport, convert_activations
+from .layers import Conv2d, Linear
 from .masks import Dropout, MaxPool2d
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "ELU",
     "GELU",
     "SELU",
+    "Conv2d",
     "ConversionReport",
     "Dropout",
     "Hardshrink",
@@ -41,6 +44,7 @@ __all__ = [
     "Hardswish",
     "Hardtanh",
     "LeakyReLU",
+    "Linear",
     "LogSigmoid",
     "MaxPool2d",
     "Mish",

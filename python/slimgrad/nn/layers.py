@@ -1,0 +1,166 @@
+"""nn.Linear and nn.Conv2d whose backward pass multiplies only what a sparse gradient holds."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .._library import ops
+from ..gate import GradientGate, StateModule
+from ..gradients import Prune
+from ..plan import Plan, new_plan
+
+SPARSE = "slimgrad_sparse"  # the submodule that holds a layer's state
+PRODUCTS = ("weight", "input")
+
+# The layout of `choice`, as in src/torch/product_choice.h.
+_MODE = 0
+_FIELDS = ("trials", "dense_seconds", "compress_seconds", "multiply_seconds", "way")
+_TRIALS = 3
+_WAYS = ("dense", "sparse", "measured")
+
+
+def new_product_plan(prune: Prune | None, product: str, seed: int) -> torch.Tensor:
+    """The plan of one product; without ``prune`` it takes the gradient as it comes."""
+    plan = new_plan()
+    # The two products draw by themselves.
+    seed = (seed + PRODUCTS.index(product) * 0xD1B54A32D192ED03) % (1 << 64)
+    plan[Plan.SEED_LOW] = seed & 0xFFFFFFFF
+    plan[Plan.SEED_HIGH] = seed >> 32
+    plan[Plan.MIN_ELEMENTS] = 4096
+    plan[Plan.SAMPLE_SIZE] = 1 << 15
+    plan[Plan.REFRESH_EVERY] = 1
+    if prune is not None:
+        prune.write(plan, getattr(prune, product))
+    return plan
+
+
+class SparseState(StateModule):
+    """The plans and statistics of both products, and what was measured to choose sparse or dense.
+
+    choice: seconds of the dense and the sparse way of each product, from the first backward passes.
+    They are part of the state: a resumed run chooses as the interrupted one did.
+    """
+
+    choice: torch.Tensor
+
+    def __init__(self, weight_plan: torch.Tensor, input_plan: torch.Tensor, always: bool = False):
+        super().__init__()
+        self.weight = GradientGate(weight_plan)
+        self.input = GradientGate(input_plan)
+        choice = torch.zeros(1 + len(PRODUCTS) * len(_FIELDS), dtype=torch.float64)
+        choice[_MODE] = float(always)
+        self.register_buffer("choice", choice)
+        self.stream = 0
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        weight, input = self.weight, self.input
+        return weight.plan, weight.stats, input.plan, input.stats, self.choice
+
+    def choices(self) -> dict[str, dict]:
+        """By product: the best seconds, the break-even sparsity (None while it is measured, 1 if no
+        sparsity pays) and what the last backward pass did."""
+        rows = self.choice[1:].reshape(len(PRODUCTS), -1).tolist()
+        return {p: _choice_report(row) for p, row in zip(PRODUCTS, rows, strict=True)}
+
+
+def _choice_report(row: list[float]) -> dict:
+    report = dict(zip(_FIELDS, row, strict=True))
+    report["trials"] = int(report["trials"])
+    report["way"] = _WAYS[int(report["way"])]
+    report["break_even"] = None
+    if report["trials"] >= _TRIALS:
+        spare = report["dense_seconds"] - report["compress_seconds"]
+        pays = spare / report["multiply_seconds"] if report["multiply_seconds"] > 0 else 1.0
+        report["break_even"] = min(1.0, max(0.0, 1 - pays))
+    return report
+
+
+def _new_state(gradients: Prune | None, seed: int | None) -> SparseState:
+    if gradients is not None and not isinstance(gradients, Prune):
+        raise ValueError(f"expected gradients to be a slimgrad.Prune or None, got {gradients!r}")
+    if gradients is not None and not gradients.sparse_backward:
+        raise ValueError("expected a Prune with sparse_backward=True")
+    if seed is None:
+        seed = int(torch.randint(1 << 62, ()).item())
+    plans = [new_product_plan(gradients, product, seed) for product in PRODUCTS]
+    return SparseState(
+        *plans, always=gradients is not None and gradients.sparse_backward == "always"
+    )
+
+
+class Linear(nn.Linear):
+    """torch.nn.Linear with a sparse backward pass.
+
+    gradients: a Prune with a sparsity for each product. Without one the gradient is taken as it
+        comes, and its zeros (of a gate, or of a ReLU behind the layer) are not multiplied.
+    seed: of the random draws; by default from torch's generator.
+
+    The first backward passes measure each product both ways; from then on the faster is taken. A
+    product that is dense is exact.
+    """
+
+    def __init__(self, *args, gradients: Prune | None = None, seed: int | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_module(SPARSE, _new_state(gradients, seed))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.is_grad_enabled():
+            return super().forward(x)
+        state = self._modules[SPARSE]
+        return ops.sparse_linear(x, self.weight, self.bias, *state.tensors(), state.stream)
+
+
+class Conv2d(nn.Conv2d):
+    """torch.nn.Conv2d with a sparse backward pass; see Linear. Fastest in channels-last."""
+
+    def __init__(self, *args, gradients: Prune | None = None, seed: int | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_module(SPARSE, _new_state(gradients, seed))
+
+    def _conv_forward(self, x, weight, bias):
+        if not torch.is_grad_enabled() or x.dim() != 4:
+            return super()._conv_forward(x, weight, bias)
+        padding = self.padding
+        # torch's list of both sides, last dimension first; strings are in it too.
+        around = self._reversed_padding_repeated_twice
+        if self.padding_mode != "zeros":
+            x = F.pad(x, around, mode=self.padding_mode)
+            padding = (0, 0)
+        elif isinstance(padding, str):
+            x = F.pad(x, around)
+            padding = (0, 0)
+        state = self._modules[SPARSE]
+        return ops.sparse_conv2d(
+            x,
+            weight,
+            bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            *state.tensors(),
+            state.stream,
+        )
+
+
+_SPARSE_CLASS: dict[type, type] = {nn.Linear: Linear, nn.Conv2d: Conv2d}
+
+
+def can_be_sparse(module: nn.Module) -> bool:
+    """Whether the module is exactly one of the classes that have a sparse one. A subclass may do
+    anything in its forward."""
+    return type(module) in _SPARSE_CLASS
+
+
+def make_sparse(module: nn.Module, state: SparseState) -> None:
+    """Converts a layer in place: it stays the same object, with the same parameters and hooks."""
+    module.__class__ = _SPARSE_CLASS[type(module)]
+    module.add_module(SPARSE, state)
+
+
+def make_dense(module: nn.Module) -> None:
+    """Undoes make_sparse."""
+    delattr(module, SPARSE)
+    module.__class__ = next(dense for dense, s in _SPARSE_CLASS.items() if s is type(module))

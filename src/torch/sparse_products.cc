@@ -1,0 +1,145 @@
+#include "torch/sparse_products.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+
+#include "base/check.h"
+#include "kernels/dispatch.h"
+#include "torch/pieces.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+void on_torch_threads(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+  at::parallel_for(0, count, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) task(i);
+  });
+}
+
+// Warm memory for the thread that runs backward; as large as its largest layer needs.
+SparseWorkspace& workspace() {
+  static thread_local SparseWorkspace workspace;
+  return workspace;
+}
+
+WeightStrides strides_of(const at::Tensor& weight) {
+  if (weight.dim() == 2) return {weight.stride(0), weight.stride(1), 0, 0};
+  return {weight.stride(0), weight.stride(1), weight.stride(2), weight.stride(3)};
+}
+
+ConvShape shape_of(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight,
+                   const ConvArguments& arguments) {
+  if (x.dim() == 2) return linear_shape(x.size(0), x.size(1), weight.size(0));
+  ConvShape shape;
+  shape.images = x.size(0);
+  shape.in_channels = x.size(1);
+  shape.out_channels = weight.size(0);
+  shape.groups = arguments.groups;
+  const auto axis = [&](std::size_t i) {
+    const auto dim = static_cast<std::int64_t>(i) + 2;
+    return ConvAxis{.in = x.size(dim),
+                    .out = gradient.size(dim),
+                    .taps = weight.size(dim),
+                    .stride = arguments.stride[i],
+                    .padding = arguments.padding[i],
+                    .dilation = arguments.dilation[i]};
+  };
+  shape.y = axis(0);
+  shape.x = axis(1);
+  return shape;
+}
+
+void check_shapes(const char* op, const at::Tensor& gradient, const at::Tensor& x,
+                  const at::Tensor& weight, const ConvArguments& arguments) {
+  const auto dims = x.dim();
+  check((dims == 2 || dims == 4) && gradient.dim() == dims && weight.dim() == dims, op,
+        "grad, x and weight of two dimensions, or all of four", gradient.sizes(), ", ", x.sizes(),
+        " and ", weight.sizes());
+  const bool channels_agree =
+      weight.size(1) * arguments.groups == x.size(1) && weight.size(0) % arguments.groups == 0;
+  check(channels_agree && gradient.size(1) == weight.size(0) && gradient.size(0) == x.size(0), op,
+        "grad, x and weight of one layer", gradient.sizes(), ", ", x.sizes(), " and ",
+        weight.sizes());
+}
+
+}  // namespace
+
+LayerBackward::LayerBackward(const char* op, const at::Tensor& gradient, const at::Tensor& x,
+                             const at::Tensor& weight, const ConvArguments& arguments)
+    : gradient_(gradient), x_(x), weight_(weight), arguments_(arguments) {
+  check_shapes(op, gradient, x, weight, arguments);
+  shape_ = shape_of(gradient, x, weight, arguments);
+  const bool sizes_agree = is_linear() || (shape_.y.out == shape_.y.expected_out() &&
+                                           shape_.x.out == shape_.x.expected_out());
+  check(sizes_agree, op, "a grad of the size that the convolution gives", gradient.sizes());
+}
+
+bool LayerBackward::can_be_sparse() const {
+  const auto type = gradient_.scalar_type();
+  return gradient_.is_cpu() && x_.is_cpu() && weight_.is_cpu() &&
+         (type == at::kFloat || type == at::kBFloat16) && x_.scalar_type() == type &&
+         weight_.scalar_type() == type && fits_sparse_backward(shape_);
+}
+
+const at::Tensor& LayerBackward::gradient() {
+  if (!ordered_gradient_.defined()) ordered_gradient_ = gradient_.contiguous(rows_are_pixels());
+  return ordered_gradient_;
+}
+
+std::array<at::Tensor, 3> LayerBackward::dense(std::array<bool, 3> which) const {
+  const auto [dx, dw, bias] = at::convolution_backward(
+      gradient_, x_, weight_, at::IntArrayRef{weight_.size(0)}, arguments_.stride,
+      arguments_.padding, arguments_.dilation, false, {0, 0}, arguments_.groups, which);
+  return {dx, dw, bias};
+}
+
+at::Tensor LayerBackward::dense_input_gradient() const {
+  return is_linear() ? at::mm(gradient_, weight_) : dense({true, false, false})[0];
+}
+
+LayerBackward::WeightGradients LayerBackward::dense_weight_gradient(bool with_bias) const {
+  if (is_linear()) return {at::mm(gradient_.t(), x_), with_bias ? bias_gradient() : at::Tensor()};
+  const auto gradients = dense({false, true, with_bias});
+  return {gradients[1], gradients[2]};
+}
+
+at::Tensor LayerBackward::bias_gradient() const {
+  return is_linear() ? gradient_.sum(0) : gradient_.sum(at::IntArrayRef{0, 2, 3});
+}
+
+at::Tensor LayerBackward::sparse_input_gradient(const PruneDraw& draw, SparseCounts& counts) {
+  kernels::obey_environment();
+  at::Tensor dx = at::empty(x_.sizes(), x_.options().memory_format(rows_are_pixels()));
+  const at::Tensor& g = gradient();
+  with_element_type(g.scalar_type(), [&]<typename T>() {
+    if constexpr (!std::is_same_v<T, Float16Bits>)
+      counts = slimgrad::sparse_input_gradient<T>(
+          shape_, elements<T>(g).data(), draw, static_cast<const T*>(weight_.const_data_ptr()),
+          strides_of(weight_), mutable_elements<T>(dx).data(), workspace(), on_torch_threads);
+  });
+  return dx.contiguous(x_.suggest_memory_format());
+}
+
+LayerBackward::WeightGradients LayerBackward::sparse_weight_gradient(const PruneDraw& draw,
+                                                                     bool with_bias,
+                                                                     SparseCounts& counts) {
+  kernels::obey_environment();
+  const at::Tensor x = x_.contiguous(rows_are_pixels());
+  const at::Tensor& g = gradient();
+  WeightGradients result{at::empty_like(weight_), at::Tensor()};
+  if (with_bias) result.bias = at::empty({weight_.size(0)}, weight_.options());
+  with_element_type(g.scalar_type(), [&]<typename T>() {
+    if constexpr (!std::is_same_v<T, Float16Bits>)
+      counts = slimgrad::sparse_weight_gradient<T>(
+          shape_, elements<T>(g).data(), draw, elements<T>(x).data(),
+          static_cast<T*>(result.weight.mutable_data_ptr()), strides_of(result.weight),
+          with_bias ? mutable_elements<T>(result.bias).data() : nullptr, workspace(),
+          on_torch_threads);
+  });
+  return result;
+}
+
+}  // namespace slimgrad::torch_ops
