@@ -127,9 +127,12 @@ class Controller:
     # ---- what the layers do -----------------------------------------------------------------
 
     def report(self) -> dict[str, dict]:
-        """By layer, what its last backward pass saw and did. A layer with a sparse backward pass has
-        an entry for each pruned product, ``layer.weight`` and ``layer.input``, which also says how
-        it was done (``way``) and from which sparsity on it is sparse (``break_even``)."""
+        """By layer, what its last backward pass saw and did.
+
+        A layer with a sparse backward pass has an entry for each pruned product, ``layer.weight``
+        and ``layer.input``, which also says how it was done (``way``) and from which sparsity on it
+        is sparse (``break_even``).
+        """
         report = {name: layer_report(gate.plan, gate.stats) for name, gate in self.gates.items()}
         for name, state in self.sparse.items():
             for product, choice in state.choices().items():
@@ -197,8 +200,8 @@ class Controller:
             raise ValueError(f"[set_sparsity] expected 0 <= sparsity < 1, got {sparsity}")
         if product is not None and (product not in PRODUCTS or not self.sparse):
             raise ValueError(
-                "[set_sparsity] expected a product, 'weight' or 'input', of a model compressed with "
-                f"sparse_backward, got {product!r}"
+                "[set_sparsity] expected product to be 'weight' or 'input' of a model compressed "
+                f"with sparse_backward, got {product!r}"
             )
         if self.sparse:
             products = PRODUCTS if product is None else (product,)
