@@ -16,11 +16,6 @@ constexpr NameTable<Rounding, 2> kRoundings = {
 constexpr NameTable<Underflow, 2> kUnderflows = {
     {{Underflow::kZero, "zero"}, {Underflow::kStochastic, "stochastic"}}};
 
-bool is_power_of_two(float x) {
-  int exponent;
-  return std::frexp(x, &exponent) == 0.5f;
-}
-
 // Of the grid at scale 1. A value of the grid has 7 bits and a float32 24, so the products are
 // exact.
 double largest_that_fits(std::string_view op, const FloatFormat& format, float scale,
@@ -65,8 +60,7 @@ kernels::Grid make_grid(std::string_view op, const Quantizer& quantizer, ValueTy
   const auto smallest = static_cast<float>(format.smallest());
   kernels::Grid grid;
   grid.scale = scale;
-  // The inverse of 2^127 is subnormal: a thread that flushes those would read it as zero.
-  grid.inverse_scale = is_power_of_two(scale) && scale < 0x1p127f ? 1 / scale : 0;
+  grid.inverse_scale = kernels::inverse_of(scale);
   grid.dropped_bits = 23 - format.mantissa_bits();
   grid.smallest_bits = std::bit_cast<std::uint32_t>(smallest);
   grid.top_bits = std::bit_cast<std::uint32_t>(static_cast<float>(top));

@@ -21,7 +21,7 @@ class StratifiedSample {
   StratifiedSample(std::uint64_t num_values, std::uint64_t wanted, std::uint64_t key)
       : num_values_(num_values),
         size_(std::min(num_values, wanted)),
-        stride_(static_cast<double>(num_values) / static_cast<double>(size_)),
+        stride_(size_ == 0 ? 0 : static_cast<std::uint64_t>((Wide{num_values} << 32) / size_)),
         key_(mix_bits(key)) {}
 
   std::uint64_t size() const { return size_; }
@@ -35,13 +35,16 @@ class StratifiedSample {
   }
 
  private:
-  // Strictly ascending, since the stride is at least one. Exact enough up to 2^52 elements.
+  __extension__ using Wide = unsigned __int128;
+
+  // Strictly ascending, since the stride is at least one. In integers: conversions of 64-bit
+  // numbers to double and back cost more than all the rest.
   std::uint64_t start_of(std::uint64_t i) const {
-    return i == size_ ? num_values_ : static_cast<std::uint64_t>(static_cast<double>(i) * stride_);
+    return i == size_ ? num_values_ : static_cast<std::uint64_t>(Wide{i} * stride_ >> 32);
   }
 
   std::uint64_t num_values_, size_;
-  double stride_;
+  std::uint64_t stride_;  // times 2^32, rounded down: the last stratum takes what is left
   std::uint64_t key_;
 };
 

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/apply.h"
 #include "kernels/apply_plan.h"
 #include "kernels/half_float.h"
 #include "kernels/philox-inl.h"
@@ -87,52 +88,80 @@ HWY_INLINE void store(Integers bits, Float16Bits* to) {
 // ---- decisions
 // --------------------------------------------------------------------------------------
 
-// happens_scaled() for the lanes whose leading bits decide nothing. Once in some thousand vectors.
-HWY_NOINLINE Mask refine(Mask decided, Mask undecided, Floats scaled, const RandomStream& random,
-                         std::uint64_t index) {
-  HWY_ALIGN float scaled_lanes[hn::MaxLanes(F32())];
-  HWY_ALIGN std::int32_t undecided_lanes[hn::MaxLanes(I32())];
-  HWY_ALIGN std::int32_t happens[hn::MaxLanes(I32())];
-  hn::Store(scaled, F32(), scaled_lanes);
-  hn::Store(hn::VecFromMask(I32(), undecided), I32(), undecided_lanes);
-  hn::Store(hn::VecFromMask(I32(), decided), I32(), happens);
-  for (std::size_t lane = 0; lane < hn::Lanes(I32()); ++lane)
-    if (undecided_lanes[lane] != 0)
-      happens[lane] = random.happens_scaled(index + lane, scaled_lanes[lane]) ? -1 : 0;
-  return hn::MaskFromVec(hn::Load(I32(), happens));
-}
+// RandomStream::happens_scaled, lane by lane, by the leading bits alone. Those of `scaled` are its
+// integer part, so that with d = scaled - r they are above r where d >= 1, and equal to it, which
+// decides nothing, where 0 <= d < 1; there d is exact. Lanes beyond 2^16 happen; negative ones and
+// NaN do not.
+struct Decision {
+  Mask happens, undecided;
+};
 
-// RandomStream::happens_scaled, lane by lane. The leading bits of `scaled` are its integer part, so
-// that with d = scaled - r they are above r where d >= 1 and equal to it where 0 <= d < 1; there d
-// is exact. Lanes that are not in [0, 2^16] give anything.
-HWY_INLINE Mask happens(Floats scaled, const float* draws, const RandomStream& random,
-                        std::uint64_t index) {
-  const Floats difference = hn::Sub(scaled, hn::Load(F32(), draws));
+HWY_INLINE Decision decide(Floats scaled, Floats draws) {
+  const Floats difference = hn::Sub(scaled, draws);
   const auto above = hn::Ge(difference, hn::Set(F32(), 1.0f));
   const auto not_below = hn::Ge(difference, hn::Zero(F32()));
-  const Mask decided = hn::RebindMask(I32(), above);
-  const Mask undecided = hn::RebindMask(I32(), hn::AndNot(above, not_below));
-  if (HWY_UNLIKELY(!hn::AllFalse(I32(), undecided)))
-    return refine(decided, undecided, scaled, random, index);
-  return decided;
+  return {hn::RebindMask(I32(), above), hn::RebindMask(I32(), hn::AndNot(above, not_below))};
+}
+
+// A vector that has undecided lanes, Inf or NaN goes lane by lane through the specification; of
+// draws that is one in some thousand.
+template <typename Rule>
+HWY_NOINLINE Integers apply_lanes(const Rule& rule, Integers x, std::uint64_t index,
+                                  ApplyCounts& counts) {
+  HWY_ALIGN std::uint32_t lanes[hn::MaxLanes(U32())];
+  hn::Store(hn::BitCast(U32(), x), U32(), lanes);
+  for (std::size_t lane = 0; lane < hn::Lanes(U32()); ++lane)
+    lanes[lane] = rule.apply(lanes[lane], index + lane, counts);
+  return hn::BitCast(I32(), hn::Load(U32(), lanes));
 }
 
 // ---- pruning
 // ------------------------------------------------------------------------------------------
 
-HWY_INLINE Integers prune(Integers x, Floats threshold, const float* draws,
-                          const RandomStream& random, std::uint64_t index,
-                          std::uint64_t& at_threshold) {
-  const Integers magnitude = hn::And(x, splat(~kSignMask));
-  const Mask stays = hn::Gt(magnitude, as_bits(threshold));
-  const Floats probability = hn::Div(as_floats(magnitude), threshold);
-  const Mask up = happens(hn::Mul(probability, hn::Set(F32(), 0x1p16f)), draws, random, index);
-  const Mask reaches = hn::AndNot(stays, up);
-  at_threshold += hn::CountTrue(I32(), reaches);
-  const Integers pruned =
-      hn::IfThenElseZero(reaches, hn::Or(hn::Xor(x, magnitude), as_bits(threshold)));
-  return hn::IfThenElse(stays, x, pruned);
-}
+// The threshold, and what the grid makes of it, spread over the lanes once for all values.
+struct PruningVectors {
+  Floats threshold, scaled_inverse;
+  Integers reached_lower, reached_upper;
+  Floats upper_probability;
+  bool on_grid;
+
+  HWY_INLINE explicit PruningVectors(const Plan& plan) {
+    const Neighbours reached = neighbours(plan.threshold, plan.grid);
+    threshold = hn::Set(F32(), plan.threshold);
+    scaled_inverse = hn::Set(F32(), inverse_of(plan.threshold) * 0x1p16f);
+    reached_lower = splat(reached.lower);
+    reached_upper = splat(reached.upper);
+    upper_probability = hn::Set(F32(), reached.probability);
+    on_grid = reached.probability == 0;
+  }
+
+  HWY_INLINE Mask stays(Integers magnitude) const { return hn::Gt(magnitude, as_bits(threshold)); }
+  // scaled_share()
+  HWY_INLINE Floats share(Integers magnitude) const {
+    return hn::Mul(as_floats(magnitude), scaled_inverse);
+  }
+};
+
+// ---- counting
+// -----------------------------------------------------------------------------------------
+
+// By lane; a mask is -1 where it is true. REQUIRES: fewer than 2^31 values a lane.
+struct Tally {
+  Integers zeros, at_threshold;
+
+  HWY_INLINE Tally() { zeros = at_threshold = hn::Zero(I32()); }
+  static HWY_INLINE void add(Mask mask, Integers& to) {
+    to = hn::Sub(to, hn::VecFromMask(I32(), mask));
+  }
+  static HWY_INLINE std::uint64_t sum(Integers counts) {
+    return static_cast<std::uint32_t>(hn::GetLane(hn::SumOfLanes(I32(), counts)));
+  }
+  HWY_INLINE ApplyCounts counts() const {
+    return {.zeros = sum(zeros), .at_threshold = sum(at_threshold), .nonfinite = 0};
+  }
+};
+// So many values at a time: then neither a lane nor the sum of the lanes overflows.
+inline constexpr std::size_t kTallyValues = std::size_t{1} << 30;
 
 // ---- quantizing
 // -----------------------------------------------------------------------------------------
@@ -151,8 +180,8 @@ struct GridVectors {
   Floats scale, inverse_scale;
   Floats scaled_underflow_factor, scaled_unit;  // probabilities times 2^16
   Integers smallest, top, step, fraction_mask, nearly_half, parity, code_offset;
-  int dropped_bits, sign_shift;
-  bool divides;
+  Integers code_sign;
+  int dropped_bits;
 
   HWY_INLINE explicit GridVectors(const Grid& grid) {
     const std::uint32_t one_step = 1u << grid.dropped_bits;
@@ -168,8 +197,7 @@ struct GridVectors {
     parity = splat(grid.parity);
     code_offset = splat(grid.code_offset);
     dropped_bits = grid.dropped_bits;
-    sign_shift = grid.sign_shift;
-    divides = grid.inverse_scale == 0;
+    code_sign = splat(kSignMask >> grid.sign_shift);
   }
 };
 
@@ -179,146 +207,229 @@ HWY_INLINE Integers round_nearest(Integers bits, const GridVectors& grid) {
   return hn::AndNot(grid.fraction_mask, hn::Add(hn::Add(bits, grid.nearly_half), odd));
 }
 
-// round_to_grid(); `magnitude` is |x|.
+// neighbours(), as the lower one and the step to the upper one, for the modes that draw; where
+// nothing is drawn, the result and no step. The top is not looked at.
+struct Choice {
+  Integers lower, step;
+  Floats scaled;  // the probability of the step, times 2^16
+};
+
 template <Mode mode>
-HWY_INLINE Integers round_magnitude(Integers magnitude, const GridVectors& grid, const float* draws,
-                                    const RandomStream& random, std::uint64_t index) {
-  const Floats quotient = grid.divides ? hn::Div(as_floats(magnitude), grid.scale)
-                                       : hn::Mul(as_floats(magnitude), grid.inverse_scale);
+HWY_INLINE Choice choose(Integers magnitude, const GridVectors& grid) {
+  const Floats quotient = hn::Mul(as_floats(magnitude), grid.inverse_scale);
   const Integers bits = as_bits(quotient);
   const Mask is_below = hn::Gt(grid.smallest, bits);
+  if constexpr (mode == Mode::kNearest)
+    return {hn::IfThenZeroElse(is_below, round_nearest(bits, grid)), hn::Zero(I32()),
+            hn::Zero(F32())};
+  const auto below_floats = hn::RebindMask(F32(), is_below);
+  const Floats underflow = hn::Mul(quotient, grid.scaled_underflow_factor);
+  if constexpr (mode == Mode::kNearestWithDraws)
+    return {hn::IfThenZeroElse(is_below, round_nearest(bits, grid)),
+            hn::IfThenElseZero(is_below, grid.smallest),
+            hn::IfThenElseZero(below_floats, underflow)};
+  const Integers fraction = hn::And(bits, grid.fraction_mask);
+  return {hn::IfThenZeroElse(is_below, hn::Sub(bits, fraction)),
+          hn::IfThenElse(is_below, grid.smallest, grid.step),
+          hn::IfThenElse(below_floats, underflow,
+                         hn::Mul(hn::ConvertTo(F32(), fraction), grid.scaled_unit))};
+}
+
+// The grid value for every magnitude: round_to_grid(), or with pruning prune_quantize_value()
+// before it is scaled.
+struct GridValues {
   Integers rounded;
-  if constexpr (mode == Mode::kNearest) {
-    rounded = hn::IfThenZeroElse(is_below, round_nearest(bits, grid));
-  } else {
-    const auto below_floats = hn::RebindMask(F32(), is_below);
-    const Floats underflow = hn::Mul(quotient, grid.scaled_underflow_factor);
-    if constexpr (mode == Mode::kNearestWithDraws) {
-      const Mask up = happens(hn::IfThenElseZero(below_floats, underflow), draws, random, index);
-      rounded = hn::IfThenElse(is_below, hn::IfThenElseZero(up, grid.smallest),
-                               round_nearest(bits, grid));
-    } else {
-      const Integers fraction = hn::And(bits, grid.fraction_mask);
-      const Floats scaled = hn::IfThenElse(
-          below_floats, underflow, hn::Mul(hn::ConvertTo(F32(), fraction), grid.scaled_unit));
-      const Mask up = happens(scaled, draws, random, index);
-      const Integers lower = hn::IfThenZeroElse(is_below, hn::Sub(bits, fraction));
-      const Integers increment = hn::IfThenElse(is_below, grid.smallest, grid.step);
-      rounded = hn::Add(lower, hn::IfThenElseZero(up, increment));
+  Mask at_threshold;  // by pruning
+  Mask special;       // lanes that the specification has to decide
+};
+
+template <bool prunes, Mode mode>
+HWY_INLINE GridValues grid_values(Integers magnitude, const PruningVectors& pruning,
+                                  const GridVectors& grid, const float* draws) {
+  GridValues result;
+  const Choice choice = choose<mode>(magnitude, grid);
+  result.special = hn::Gt(magnitude, splat(kInfinityBits - 1));
+  Integers lower = choice.lower, step = choice.step;
+  Mask up;
+  if constexpr (prunes) {
+    const Mask stays = pruning.stays(magnitude);
+    const auto stays_floats = hn::RebindMask(F32(), stays);
+    const Floats share = pruning.share(magnitude);
+    const Floats drawn = hn::Load(F32(), draws);
+    lower = hn::IfThenElseZero(stays, lower);
+    step = hn::IfThenElse(stays, step, pruning.reached_lower);
+    // Where nothing is drawn for it, what stays takes a step of zero.
+    const Decision decision = decide(
+        mode == Mode::kNearest ? share : hn::IfThenElse(stays_floats, choice.scaled, share), drawn);
+    up = decision.happens;
+    result.special = hn::Or(result.special, decision.undecided);
+    if (mode != Mode::kNearest && HWY_UNLIKELY(!pruning.on_grid)) {
+      const Floats upper_share = hn::Mul(share, pruning.upper_probability);
+      const Decision further = decide(hn::IfThenZeroElse(stays_floats, upper_share), drawn);
+      step = hn::IfThenElse(hn::AndNot(stays, further.happens), pruning.reached_upper, step);
+      result.special = hn::Or(result.special, further.undecided);
     }
+    result.at_threshold = hn::AndNot(stays, up);
+  } else if constexpr (mode != Mode::kNearest) {
+    const Decision decision = decide(choice.scaled, hn::Load(F32(), draws));
+    up = decision.happens;
+    result.special = hn::Or(result.special, decision.undecided);
   }
-  return hn::Min(rounded, grid.top);
-}
-
-template <Mode mode>
-HWY_INLINE Integers quantize(Integers x, const GridVectors& grid, const float* draws,
-                             const RandomStream& random, std::uint64_t index) {
-  const Integers magnitude = hn::And(x, splat(~kSignMask));
-  const Mask is_nonfinite = hn::Gt(magnitude, splat(kInfinityBits - 1));
-  const Integers rounded = round_magnitude<mode>(magnitude, grid, draws, random, index);
-  const Integers product = as_bits(hn::Mul(as_floats(rounded), grid.scale));
-  const Mask is_zero = hn::Eq(rounded, hn::Zero(I32()));
-  const Integers finite = hn::IfThenZeroElse(is_zero, hn::Or(hn::Xor(x, magnitude), product));
-  return hn::IfThenElse(is_nonfinite, x, finite);
-}
-
-template <Mode mode>
-HWY_INLINE Integers encode(Integers x, const GridVectors& grid, const float* draws,
-                           const RandomStream& random, std::uint64_t index) {
-  const Integers magnitude = hn::And(x, splat(~kSignMask));
-  const Mask is_nan = hn::Gt(magnitude, splat(kInfinityBits));
-  const Integers rounded = round_magnitude<mode>(magnitude, grid, draws, random, index);
-  const Mask is_zero = hn::Or(is_nan, hn::Eq(rounded, hn::Zero(I32())));
-  const Integers code = hn::Sub(hn::ShiftRightSame(rounded, grid.dropped_bits), grid.code_offset);
-  const Words sign = hn::ShiftRightSame(hn::BitCast(U32(), hn::Xor(x, magnitude)), grid.sign_shift);
-  return hn::IfThenZeroElse(is_zero, hn::Or(hn::BitCast(I32(), sign), code));
+  if constexpr (prunes || mode != Mode::kNearest)
+    lower = hn::Add(lower, hn::IfThenElseZero(up, step));
+  result.rounded = hn::Min(lower, grid.top);
+  return result;
 }
 
 // ---- loops
 // --------------------------------------------------------------------------------------------
 
-// Calls step(in, out, index) for groups of kDrawnElements values; the last one is padded with
-// zeros, which pruning and quantizing leave as zeros, and which are taken off the count again.
+// Bytes from four vectors of codes, in order. The codes of one lane go into its four bytes; then
+// the bytes are transposed inside 128-bit blocks, each of which holds four lanes, and the blocks
+// merged. Narrowing every vector by itself takes twice as long.
+HWY_INLINE void store_codes(Integers c0, Integers c1, Integers c2, Integers c3, std::uint8_t* to) {
+  const hn::Repartition<std::uint8_t, I32> u8;
+  alignas(16) static constexpr std::uint8_t kTransposed[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                               2, 6, 10, 14, 3, 7, 11, 15};
+  const Integers lower = hn::Or(c0, hn::ShiftLeft<8>(c1));
+  const Integers upper = hn::Or(hn::ShiftLeft<16>(c2), hn::ShiftLeft<24>(c3));
+  const auto bytes = hn::BitCast(u8, hn::Or(lower, upper));
+  Integers blocks =
+      hn::BitCast(I32(), hn::TableLookupBytes(bytes, hn::LoadDup128(u8, kTransposed)));
+  if constexpr (hn::MaxLanes(I32()) == 8) {
+    alignas(32) static constexpr std::int32_t kMerged[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    blocks = hn::TableLookupLanes(blocks, hn::SetTableIndices(I32(), kMerged));
+  }
+  hn::StoreU(hn::BitCast(u8, blocks), u8, to);
+}
+
+// Calls run(first, num_values) for parts of at most kTallyValues, and adds up what it returns.
+template <typename Run>
+HWY_INLINE ApplyCounts by_tally(std::size_t num_values, const Run& run) {
+  ApplyCounts counts;
+  for (std::size_t first = 0; first < num_values; first += kTallyValues)
+    counts += run(first, std::min(kTallyValues, num_values - first));
+  return counts;
+}
+
+// Calls step(in, out, index) for groups of kDrawnElements values. The last one is padded with
+// zeros, which pruning and quantizing leave as zeros; returns how many, for the count.
 template <typename In, typename Out, typename Step>
-HWY_INLINE void for_groups(const In* in, Out* out, std::size_t num_values, ApplyCounts& counts,
-                           const Step& step) {
+HWY_INLINE std::size_t for_groups(const In* in, Out* out, std::size_t num_values,
+                                  const Step& step) {
   std::size_t i = 0;
   for (; i + kDrawnElements <= num_values; i += kDrawnElements) step(in + i, out + i, i);
-  if (i < num_values) {
-    In padded_in[kDrawnElements] = {};
-    Out padded_out[kDrawnElements];
-    std::copy(in + i, in + num_values, padded_in);
-    step(padded_in, padded_out, i);
-    std::copy(padded_out, padded_out + (num_values - i), out + i);
-    counts.zeros -= i + kDrawnElements - num_values;
+  if (i == num_values) return 0;
+  In padded_in[kDrawnElements] = {};
+  Out padded_out[kDrawnElements];
+  std::copy(in + i, in + num_values, padded_in);
+  step(padded_in, padded_out, i);
+  std::copy(padded_out, padded_out + (num_values - i), out + i);
+  return i + kDrawnElements - num_values;
+}
+
+// One vector of values, as ValueRule says.
+template <bool prunes, Mode mode>
+HWY_INLINE Integers apply_vector(Integers x, const PruningVectors& pruning, const GridVectors& grid,
+                                 const float* draws, const ValueRule& rule, std::uint64_t index,
+                                 Tally& tally, ApplyCounts& rest) {
+  const Integers magnitude = hn::And(x, splat(~kSignMask));
+  const Integers sign = hn::Xor(x, magnitude);
+  if constexpr (mode == Mode::kNothing) {
+    Mask special = hn::Gt(magnitude, splat(kInfinityBits - 1));
+    Mask vanishes = hn::Eq(magnitude, hn::Zero(I32())), at_threshold = vanishes;
+    Integers result = x;
+    if constexpr (prunes) {
+      const Mask stays = pruning.stays(magnitude);
+      const Decision decision = decide(pruning.share(magnitude), hn::Load(F32(), draws));
+      special = hn::Or(special, hn::AndNot(stays, decision.undecided));
+      at_threshold = hn::AndNot(stays, decision.happens);
+      vanishes = hn::AndNot(stays, hn::Not(decision.happens));
+      const Integers reached = hn::Or(sign, as_bits(pruning.threshold));
+      result = hn::IfThenZeroElse(vanishes, hn::IfThenElse(stays, x, reached));
+    }
+    if (HWY_UNLIKELY(!hn::AllFalse(I32(), special))) return apply_lanes(rule, x, index, rest);
+    tally.add(vanishes, tally.zeros);
+    if constexpr (prunes) tally.add(at_threshold, tally.at_threshold);
+    return result;
+  } else {
+    const GridValues value = grid_values<prunes, mode>(magnitude, pruning, grid, draws);
+    if (HWY_UNLIKELY(!hn::AllFalse(I32(), value.special))) return apply_lanes(rule, x, index, rest);
+    const Integers product = as_bits(hn::Mul(as_floats(value.rounded), grid.scale));
+    const Mask is_zero = hn::Eq(value.rounded, hn::Zero(I32()));
+    tally.add(is_zero, tally.zeros);
+    if constexpr (prunes) tally.add(value.at_threshold, tally.at_threshold);
+    return hn::IfThenZeroElse(is_zero, hn::Or(sign, product));
   }
-}
-
-HWY_INLINE std::uint64_t count_nonfinite(Integers x) {
-  return hn::CountTrue(I32(), hn::Gt(hn::And(x, splat(~kSignMask)), splat(kInfinityBits - 1)));
-}
-
-HWY_INLINE std::uint64_t count_zeros(Integers x) {
-  return hn::CountTrue(I32(), hn::Eq(hn::Add(x, x), hn::Zero(I32())));  // The sign is shifted out.
 }
 
 template <bool prunes, Mode mode, typename T>
 HWY_NOINLINE ApplyCounts apply_loop(const Plan& plan, const T* in, T* out, std::size_t num_values,
                                     std::uint64_t first_index) {
-  constexpr bool kRoundDraws = mode == Mode::kNearestWithDraws || mode == Mode::kStochastic;
-  const RandomStream prune_random(plan.seed, Stream::kPrune);
-  const RandomStream round_random(plan.seed, Stream::kRound);
-  const Drawing prune_drawing(prune_random);
-  const Drawing round_drawing(round_random);
-  const Floats threshold = hn::Set(F32(), plan.threshold);
+  constexpr bool kDraws = prunes || mode == Mode::kNearestWithDraws || mode == Mode::kStochastic;
+  const ValueRule rule(plan);
+  const Drawing drawing(rule.random());
+  const PruningVectors pruning(plan);
   const GridVectors grid(plan.grid);
-  ApplyCounts counts;
-  for_groups(in, out, num_values, counts, [&](const T* from, T* to, std::size_t offset) HWY_ATTR {
-    const std::uint64_t index = first_index + offset;
-    HWY_ALIGN float prune_draws[kDrawnElements];
-    HWY_ALIGN float round_draws[kDrawnElements];
-    if constexpr (prunes) prune_drawing.fill(index, prune_draws);
-    if constexpr (kRoundDraws) round_drawing.fill(index, round_draws);
-    std::uint64_t zeros = 0, at_threshold = 0, nonfinite = 0;
-    for (std::size_t i = 0; i < kDrawnElements; i += hn::Lanes(I32())) {
-      Integers x = load(from + i);
-      nonfinite += count_nonfinite(x);
-      if constexpr (prunes)
-        x = prune(x, threshold, prune_draws + i, prune_random, index + i, at_threshold);
-      if constexpr (mode != Mode::kNothing)
-        x = quantize<mode>(x, grid, round_draws + i, round_random, index + i);
-      zeros += count_zeros(x);
-      store(x, to + i);
-    }
-    counts += {zeros, at_threshold, nonfinite};
-  });
-  return counts;
+  Tally tally;
+  ApplyCounts rest;
+  const std::size_t num_padded =
+      for_groups(in, out, num_values, [&](const T* from, T* to, std::size_t offset) HWY_ATTR {
+        const std::uint64_t index = first_index + offset;
+        HWY_ALIGN float draws[kDrawnElements];
+        if constexpr (kDraws) drawing.fill(index, draws);
+        for (std::size_t i = 0; i < kDrawnElements; i += hn::Lanes(I32()))
+          store(apply_vector<prunes, mode>(load(from + i), pruning, grid, draws + i, rule,
+                                           index + i, tally, rest),
+                to + i);
+      });
+  rest += tally.counts();
+  rest.zeros -= num_padded;
+  return rest;
+}
+
+// One vector of codes, as CodeRule says.
+template <Mode mode>
+HWY_INLINE Integers encode_vector(Integers x, const PruningVectors& none, const GridVectors& grid,
+                                  const float* draws, const CodeRule& rule, std::uint64_t index,
+                                  Tally& tally, ApplyCounts& rest) {
+  const Integers magnitude = hn::And(x, splat(~kSignMask));
+  const GridValues value = grid_values<false, mode>(magnitude, none, grid, draws);
+  if (HWY_UNLIKELY(!hn::AllFalse(I32(), value.special))) return apply_lanes(rule, x, index, rest);
+  const Mask is_zero = hn::Eq(value.rounded, hn::Zero(I32()));
+  tally.add(is_zero, tally.zeros);
+  const Integers code =
+      hn::Sub(hn::ShiftRightSame(value.rounded, grid.dropped_bits), grid.code_offset);
+  const Integers sign = hn::And(hn::ShiftRight<31>(x), grid.code_sign);
+  return hn::IfThenZeroElse(is_zero, hn::Or(sign, code));
 }
 
 template <Mode mode, typename T>
 HWY_NOINLINE ApplyCounts encode_loop(const Plan& plan, const T* in, std::uint8_t* codes,
                                      std::size_t num_values, std::uint64_t first_index) {
-  const RandomStream random(plan.seed, Stream::kRound);
-  const Drawing drawing(random);
+  const CodeRule rule(plan);
+  const Drawing drawing(rule.random());
+  const PruningVectors none(plan);
   const GridVectors grid(plan.grid);
-  const hn::Rebind<std::uint8_t, I32> u8;
-  ApplyCounts counts;
-  for_groups(in, codes, num_values, counts,
-             [&](const T* from, std::uint8_t* to, std::size_t offset) HWY_ATTR {
-               const std::uint64_t index = first_index + offset;
-               HWY_ALIGN float draws[kDrawnElements];
-               if constexpr (mode != Mode::kNearest) drawing.fill(index, draws);
-               std::uint64_t zeros = 0, nonfinite = 0;
-               for (std::size_t i = 0; i < kDrawnElements; i += hn::Lanes(I32())) {
-                 const Integers x = load(from + i);
-                 nonfinite += count_nonfinite(x);
-                 const Integers code = encode<mode>(x, grid, draws + i, random, index + i);
-                 zeros += hn::CountTrue(I32(), hn::Eq(code, hn::Zero(I32())));
-                 hn::StoreU(hn::DemoteTo(u8, code), u8, to + i);
-               }
-               counts += {zeros, 0, nonfinite};
-             });
-  return counts;
+  Tally tally;
+  ApplyCounts rest;
+  const std::size_t num_padded = for_groups(
+      in, codes, num_values, [&](const T* from, std::uint8_t* to, std::size_t offset) HWY_ATTR {
+        const std::uint64_t index = first_index + offset;
+        HWY_ALIGN float draws[kDrawnElements];
+        if constexpr (mode != Mode::kNearest) drawing.fill(index, draws);
+        const auto code_of = [&](std::size_t i) HWY_ATTR {
+          return encode_vector<mode>(load(from + i), none, grid, draws + i, rule, index + i, tally,
+                                     rest);
+        };
+        constexpr std::size_t kLanes = hn::MaxLanes(I32());
+        for (std::size_t i = 0; i < kDrawnElements; i += 4 * kLanes)
+          store_codes(code_of(i), code_of(i + kLanes), code_of(i + 2 * kLanes),
+                      code_of(i + 3 * kLanes), to + i);
+      });
+  rest += tally.counts();
+  rest.zeros -= num_padded;
+  return rest;
 }
 
 template <bool prunes, typename T>
@@ -339,13 +450,17 @@ HWY_INLINE ApplyCounts apply_by_mode(const Plan& plan, const T* in, T* out, std:
 template <typename T>
 HWY_INLINE ApplyCounts apply_values(const Plan& plan, const T* in, T* out, std::size_t num_values,
                                     std::uint64_t first_index) {
-  return plan.prunes ? apply_by_mode<true>(plan, in, out, num_values, first_index)
-                     : apply_by_mode<false>(plan, in, out, num_values, first_index);
+  if (divides(plan)) return apply_scalar(plan, in, out, num_values, first_index);
+  return by_tally(num_values, [&](std::size_t first, std::size_t count) HWY_ATTR {
+    return plan.prunes
+               ? apply_by_mode<true>(plan, in + first, out + first, count, first_index + first)
+               : apply_by_mode<false>(plan, in + first, out + first, count, first_index + first);
+  });
 }
 
 template <typename T>
-HWY_INLINE ApplyCounts encode_values(const Plan& plan, const T* in, std::uint8_t* codes,
-                                     std::size_t num_values, std::uint64_t first_index) {
+HWY_INLINE ApplyCounts encode_by_mode(const Plan& plan, const T* in, std::uint8_t* codes,
+                                      std::size_t num_values, std::uint64_t first_index) {
   switch (mode_of(plan)) {
     case Mode::kNearest:
       return encode_loop<Mode::kNearest>(plan, in, codes, num_values, first_index);
@@ -354,6 +469,15 @@ HWY_INLINE ApplyCounts encode_values(const Plan& plan, const T* in, std::uint8_t
     default:
       return encode_loop<Mode::kStochastic>(plan, in, codes, num_values, first_index);
   }
+}
+
+template <typename T>
+HWY_INLINE ApplyCounts encode_values(const Plan& plan, const T* in, std::uint8_t* codes,
+                                     std::size_t num_values, std::uint64_t first_index) {
+  if (divides(plan)) return encode_scalar(plan, in, codes, num_values, first_index);
+  return by_tally(num_values, [&](std::size_t first, std::size_t count) HWY_ATTR {
+    return encode_by_mode(plan, in + first, codes + first, count, first_index + first);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -83,32 +83,20 @@ HWY_EXPORT(encode_float16);
 template <typename T>
 ApplyCounts apply_scalar(const Plan& plan, const T* in, T* out, std::size_t num_values,
                          std::uint64_t first_index) noexcept {
-  const RandomStream prune_random(plan.seed, Stream::kPrune);
-  const RandomStream round_random(plan.seed, Stream::kRound);
+  const ValueRule rule(plan);
   ApplyCounts counts;
-  for (std::size_t i = 0; i < num_values; ++i) {
-    std::uint32_t x = float_bits(in[i]);
-    counts.nonfinite += (x & ~kSignMask) >= kInfinityBits;
-    if (plan.prunes)
-      x = prune_value(x, plan.threshold, prune_random, first_index + i, counts.at_threshold);
-    if (plan.quantizes) x = quantize_value(x, plan.grid, round_random, first_index + i);
-    counts.zeros += (x & ~kSignMask) == 0;
-    out[i] = from_float_bits<T>(x);
-  }
+  for (std::size_t i = 0; i < num_values; ++i)
+    out[i] = from_float_bits<T>(rule.apply(float_bits(in[i]), first_index + i, counts));
   return counts;
 }
 
 template <typename T>
 ApplyCounts encode_scalar(const Plan& plan, const T* in, std::uint8_t* codes,
                           std::size_t num_values, std::uint64_t first_index) noexcept {
-  const RandomStream random(plan.seed, Stream::kRound);
+  const CodeRule rule(plan);
   ApplyCounts counts;
-  for (std::size_t i = 0; i < num_values; ++i) {
-    const std::uint32_t x = float_bits(in[i]);
-    counts.nonfinite += (x & ~kSignMask) >= kInfinityBits;
-    codes[i] = encode_value(x, plan.grid, random, first_index + i);
-    counts.zeros += codes[i] == 0;
-  }
+  for (std::size_t i = 0; i < num_values; ++i)
+    codes[i] = static_cast<std::uint8_t>(rule.apply(float_bits(in[i]), first_index + i, counts));
   return counts;
 }
 

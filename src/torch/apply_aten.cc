@@ -11,6 +11,8 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <array>
+#include <bit>
+#include <optional>
 
 #include "base/rng.h"
 #include "codecs/plan.h"
@@ -57,11 +59,10 @@ at::Tensor draw(const at::Tensor& index, const RandomStream& random) {
   return at::where((index & 8) != 0, word >> 16, word & 0xffff);
 }
 
-// RandomStream::happens. Lanes whose probability is not in [0, 1] give anything.
-at::Tensor happens(const at::Tensor& probability, const at::Tensor& index,
-                   const RandomStream& random) {
-  const at::Tensor in_range = (probability >= 0) & (probability <= 1);
-  const at::Tensor scaled = at::where(in_range, probability, 0.0) * 0x1p16;
+// RandomStream::happens_scaled. What is not in [0, 2^17] gives anything.
+at::Tensor happens_scaled(const at::Tensor& any, const at::Tensor& index,
+                          const RandomStream& random) {
+  const at::Tensor scaled = at::where((any >= 0) & (any <= 0x1p17), any, 0.0);
   const at::Tensor leading = scaled.to(at::kLong);
   const at::Tensor r = draw(index, random);
   const at::Tensor rest = ((scaled - leading.to(at::kFloat)) * 0x1p63).to(at::kLong);
@@ -73,36 +74,46 @@ at::Tensor happens(const at::Tensor& probability, const at::Tensor& index,
 // ---- values: tensors of float32
 // --------------------------------------------------------------------
 
-// A tensor on the device rather than a number: some devices divide by a number through its inverse.
-at::Tensor divided(const at::Tensor& x, float divisor) {
+// x * inverse, or x / divisor where there is no inverse: by a tensor on the device rather than a
+// number, since some devices divide by a number through its inverse.
+at::Tensor divided(const at::Tensor& x, float divisor, float inverse) {
+  if (inverse != 0) return x * inverse;
   return x / at::full({}, divisor, x.options());
 }
 
-at::Tensor prune_aten(const at::Tensor& x, float threshold, const at::Tensor& index,
-                      std::uint64_t seed, at::Tensor& at_threshold) {
-  const at::Tensor magnitude = x.abs();
-  // Not "<=": a NaN stays, too.
-  const at::Tensor pruned = magnitude <= threshold;
-  const RandomStream random(seed, Stream::kPrune);
-  const at::Tensor reaches = pruned & happens(divided(magnitude, threshold), index, random);
-  at_threshold = reaches.sum();
-  const at::Tensor reached = at::full_like(x, threshold).copysign(x);
-  return at::where(reaches, reached, at::where(pruned, at::zeros_like(x), x));
+// kernels::scaled_share()
+at::Tensor scaled_share(const at::Tensor& magnitude, float threshold) {
+  const float inverse = kernels::inverse_of(threshold);
+  if (inverse != 0) return magnitude * (inverse * 0x1p16f);
+  return divided(magnitude, threshold, 0) * 0x1p16;
 }
+
+struct Pruned {
+  at::Tensor pruned;   // which magnitudes are up to the threshold; NaN is not
+  at::Tensor share;    // scaled_share()
+  at::Tensor reaches;  // which of them reach it
+
+  Pruned(const at::Tensor& x, float threshold, const at::Tensor& index, const RandomStream& random)
+      : pruned(x.abs() <= threshold),
+        share(scaled_share(x.abs(), threshold)),
+        reaches(pruned & happens_scaled(share, index, random)) {}
+};
 
 // round_to_grid(): magnitudes at scale 1.
 at::Tensor round_aten(const at::Tensor& x, const kernels::Grid& grid, const at::Tensor& index,
-                      std::uint64_t seed) {
-  const RandomStream random(seed, Stream::kRound);
-  const at::Tensor quotient = divided(x.abs(), grid.scale);
+                      const RandomStream& random) {
+  const at::Tensor quotient = divided(x.abs(), grid.scale, grid.inverse_scale);
   const at::Tensor bits = quotient.view(at::kInt);
   const at::Tensor is_below = bits < static_cast<std::int64_t>(grid.smallest_bits);
   const std::int64_t step = std::int64_t{1} << grid.dropped_bits;
   const at::Tensor fraction = bits & (step - 1);
   const at::Tensor lower = bits - fraction;
+  const auto happens = [&](const at::Tensor& probability) {
+    return happens_scaled(probability * 0x1p16, index, random);
+  };
   at::Tensor up;
   if (grid.stochastic_rounding) {
-    up = happens(fraction.to(at::kFloat) / static_cast<double>(step), index, random);
+    up = happens(fraction.to(at::kFloat) / static_cast<double>(step));
   } else {
     const at::Tensor is_odd =
         ((bits >> grid.dropped_bits) & 1) != static_cast<std::int64_t>(grid.parity);
@@ -110,10 +121,25 @@ at::Tensor round_aten(const at::Tensor& x, const kernels::Grid& grid, const at::
   }
   at::Tensor smallest = at::zeros_like(bits);
   if (grid.stochastic_underflow)
-    smallest = happens(quotient * grid.underflow_factor, index, random).to(at::kInt) *
+    smallest = happens(quotient * grid.underflow_factor).to(at::kInt) *
                static_cast<std::int64_t>(grid.smallest_bits);
   const at::Tensor rounded = at::where(is_below, smallest, lower + up.to(at::kInt) * step);
   return rounded.clamp_max(static_cast<std::int64_t>(grid.top_bits)).view(at::kFloat);
+}
+
+// prune_quantize_value(), before it is scaled.
+at::Tensor prune_round_aten(const at::Tensor& x, float threshold, const Pruned& pruned,
+                            const kernels::Grid& grid, const at::Tensor& index,
+                            const RandomStream& random) {
+  const kernels::Neighbours reached = kernels::neighbours(threshold, grid);
+  const auto value = [](std::uint32_t bits) { return std::bit_cast<float>(bits); };
+  at::Tensor at_threshold = at::full_like(x, value(reached.lower));
+  if (reached.probability > 0) {
+    const at::Tensor further = happens_scaled(pruned.share * reached.probability, index, random);
+    at_threshold = at::where(further, at::full_like(x, value(reached.upper)), at_threshold);
+  }
+  const at::Tensor small = at::where(pruned.reaches, at_threshold, at::zeros_like(x));
+  return at::where(pruned.pruned, small, round_aten(x, grid, index, random));
 }
 
 // As is_dense() and the header say.
@@ -136,15 +162,24 @@ at::Tensor apply_aten(const Application& application, const at::Tensor& x, at::T
   const at::Tensor index = element_indices(x);
   at::Tensor result = x.to(at::kFloat);
   at::Tensor at_threshold = at::zeros({}, index.options());
-  if (threshold) {
-    const float limit = make_threshold(op, *threshold, type);
-    if (limit > 0) result = prune_aten(result, limit, index, seed, at_threshold);
+  const float limit = threshold ? make_threshold(op, *threshold, type) : 0;
+  const RandomStream random(seed, limit > 0 ? Stream::kPrune : Stream::kRound);
+  std::optional<Pruned> pruned;
+  if (limit > 0) {
+    pruned.emplace(result, limit, index, random);
+    at_threshold = pruned->reaches.sum();
   }
   if (quantizer) {
     const kernels::Grid grid = make_grid(op, *quantizer, type);
-    const at::Tensor rounded = round_aten(result, grid, index, seed);
+    const at::Tensor rounded = pruned
+                                   ? prune_round_aten(result, limit, *pruned, grid, index, random)
+                                   : round_aten(result, grid, index, random);
     const at::Tensor product = (rounded * grid.scale).copysign(result);
     result = at::where(rounded == 0, at::zeros_like(result), product);
+  } else if (pruned) {
+    const at::Tensor reached = at::full_like(result, limit).copysign(result);
+    const at::Tensor small = at::where(pruned->reaches, reached, at::zeros_like(result));
+    result = at::where(pruned->pruned, small, result);
   }
   const at::Tensor is_nonfinite = ~x.isfinite();
   if (counts != nullptr)
@@ -158,7 +193,8 @@ at::Tensor encode_aten(const Application& application, const at::Tensor& x) {
   check_float_dtype(x, op);
   const kernels::Grid grid = make_grid(op, *quantizer, value_type(x.scalar_type()));
   const at::Tensor values = x.to(at::kFloat).contiguous();
-  const at::Tensor rounded = round_aten(values, grid, element_indices(values), seed);
+  const at::Tensor rounded =
+      round_aten(values, grid, element_indices(values), RandomStream(seed, Stream::kRound));
   const at::Tensor code = (rounded.view(at::kInt) >> grid.dropped_bits).to(at::kLong) -
                           static_cast<std::int64_t>(grid.code_offset);
   const at::Tensor sign = values.signbit().to(at::kLong) << (31 - grid.sign_shift);

@@ -4,7 +4,6 @@
 // gradient is quantized, one reading pass for its maximum: the largest values are rare, a sample
 // misses them, and saturation would clip exactly what matters most. Then one pass applies the plan.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
@@ -26,6 +25,9 @@ namespace slimgrad::torch_ops {
 namespace {
 
 constexpr const char* kOp = "compress_gradient";
+// So many values of the sample are looked at again afterwards, for the report.
+constexpr std::uint64_t kReported = 4096;
+
 // The sample's statistics, with the counts of the whole tensor.
 TensorStats stats_of_sample(const std::vector<float>& values, std::uint64_t num_values) {
   TensorStats stats = measure(values);
@@ -36,13 +38,6 @@ TensorStats stats_of_sample(const std::vector<float>& values, std::uint64_t num_
   stats.nonfinite =
       static_cast<std::uint64_t>(std::llround(ratio * static_cast<double>(stats.nonfinite)));
   return stats;
-}
-
-void use_true_maximum(const at::Tensor& dense, TensorStats& stats) {
-  const auto [low, high] = at::aminmax(dense);
-  const double max_abs = std::max(-low.item<double>(), high.item<double>());
-  // Inf and NaN are not for the scale; then the sample's maximum has to do.
-  if (std::isfinite(max_abs)) stats.max_abs = std::max(stats.max_abs, max_abs);
 }
 
 // Cosine and relative error of what was done, on part of the sample.
@@ -91,7 +86,7 @@ void compress(const GradientBackend& backend, const at::Tensor& grad, const at::
   report.compressed = grad.numel() >= std::max<std::int64_t>(1, options.min_elements) &&
                       state.calls >= options.warmup && stats.num_finite() > 0;
   if (report.compressed) {
-    if (options.settings.bits > 0) use_true_maximum(grad, stats);
+    if (options.settings.bits > 0) stats.max_abs = backend.max_abs(grad);
     const bool fresh =
         state.due || (options.refresh_every > 0 && state.calls % options.refresh_every == 0);
     if (fresh) state.in_force = plan_gradient(stats, options.settings);
@@ -108,7 +103,7 @@ void compress(const GradientBackend& backend, const at::Tensor& grad, const at::
     if (plan.quantizer)
       report.saturated =
           stats.max_abs > plan.quantizer->scale * plan.quantizer->format.largest() * (1 + 1e-6);
-    const std::uint64_t every = 4;
+    const std::uint64_t every = (sample.size() + kReported - 1) / kReported;
     backend.gather(out, sample, every, after);
     compare(before, every, after, report);
   } else if (!out.is_same(grad)) {

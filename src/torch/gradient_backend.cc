@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 
+#include "kernels/max_magnitude.h"
 #include "torch/apply.h"
+#include "torch/pieces.h"
 
 namespace slimgrad::torch_ops {
 namespace {
@@ -54,6 +57,26 @@ void gather_aten(const at::Tensor& dense, const StratifiedSample& sample, std::u
   const at::Tensor values =
       in_memory_order.index_select(0, positions.to(dense.device())).to(at::kCPU, at::kFloat);
   out.assign(values.const_data_ptr<float>(), values.const_data_ptr<float>() + size);
+}
+
+double max_abs_cpu(const at::Tensor& dense) {
+  float max = 0;
+  std::mutex mutex;
+  with_element_type(dense.scalar_type(), [&]<typename T>() {
+    const std::span<const T> values = elements<T>(dense);
+    for_pieces(values.size(), [&](std::size_t first, std::size_t num_values) {
+      const float piece = kernels::max_magnitude(values.subspan(first, num_values));
+      const std::lock_guard lock(mutex);
+      max = std::max(max, piece);
+    });
+  });
+  return max;
+}
+
+double max_abs_aten(const at::Tensor& dense) {
+  if (dense.numel() == 0) return 0;
+  const at::Tensor zero = at::zeros({}, dense.options());
+  return at::where(dense.isfinite(), dense.abs(), zero).max().item<double>();
 }
 
 // Top-k is a baseline, not a fast path, and the same for every device. NaN compares false with
@@ -107,7 +130,7 @@ ApplyCounts apply_plan_aten(const GradientPlan& plan, const at::Tensor& in, cons
 
 }  // namespace
 
-const GradientBackend kCpuBackend = {gather_cpu, apply_plan_cpu};
-const GradientBackend kAtenBackend = {gather_aten, apply_plan_aten};
+const GradientBackend kCpuBackend = {gather_cpu, max_abs_cpu, apply_plan_cpu};
+const GradientBackend kAtenBackend = {gather_aten, max_abs_aten, apply_plan_aten};
 
 }  // namespace slimgrad::torch_ops

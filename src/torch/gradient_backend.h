@@ -1,4 +1,4 @@
-// The two things that compress_gradient does to the elements of a gradient, for the CPU and, in
+// The three things that compress_gradient does to the elements of a gradient, for the CPU and, in
 // ATen's operators, for any device. Both give the same bits.
 #ifndef SLIMGRAD_TORCH_GRADIENT_BACKEND_H_
 #define SLIMGRAD_TORCH_GRADIENT_BACKEND_H_
@@ -18,6 +18,8 @@ struct GradientBackend {
   // The values at every `every`-th position of the sample, counted in the order of memory.
   void (*gather)(const at::Tensor& dense, const StratifiedSample& sample, std::uint64_t every,
                  std::vector<float>& out);
+  // The largest finite magnitude; 0 if there is none.
+  double (*max_abs)(const at::Tensor& dense);
   // What the plan says, from `in` to `out`, which may be the same tensor.
   ApplyCounts (*apply)(const GradientPlan& plan, const at::Tensor& in, const at::Tensor& out,
                        std::uint64_t seed);

@@ -28,10 +28,10 @@ Quantizer unbiased(const FloatFormat& format, double scale) {
   return {format, scale, Rounding::kStochastic, Underflow::kStochastic};
 }
 
-TEST(PruneQuantize, IsPruneThenQuantize) {
+TEST(PruneQuantize, IsPruneThenQuantizeWhereRoundingDrawsNothing) {
   const std::vector<float> in = lognormal_values(10000);
   for (const Quantizer& quantizer :
-       {unbiased(FloatFormat(3, 2), 0.3), Quantizer{FloatFormat(3, 0), 0.25}}) {
+       {Quantizer{FloatFormat(3, 2), 0.3}, Quantizer{FloatFormat(3, 0), 0.25}}) {
     std::vector<float> fused(in.size()), two_passes(in.size());
     const ApplyCounts counts = prune_quantize(in, std::span(fused), 0.8, quantizer, 5);
     const ApplyCounts pruned = prune(in, std::span(two_passes), 0.8, 5);
@@ -40,6 +40,35 @@ TEST(PruneQuantize, IsPruneThenQuantize) {
     EXPECT_EQ(counts.at_threshold, pruned.at_threshold);
     EXPECT_EQ(counts.zeros, quantized.zeros);
   }
+}
+
+// One draw serves pruning and rounding; the frequencies of all outcomes are those of two
+// independent draws. The threshold 0.8 lies between the grid values 0.75 and 0.875 (share 0.4), or
+// with the coarser grid below its smallest value 1 (share 0.8). n = 400,000, 4 standard errors.
+TEST(PruneQuantize, HasTheLawOfTwoDraws) {
+  constexpr std::size_t n = 400000;
+  struct Case {
+    Quantizer quantizer;
+    double lower, upper, share;
+  };
+  for (const Case& c : {Case{unbiased(FloatFormat(3, 2), 1), 0.75, 0.875, 0.4},
+                        Case{unbiased(FloatFormat(2, 1), 2), 0, 1, 0.8}})
+    for (const double p : {0.1, 0.5, 0.97}) {
+      const std::vector<float> in(n, static_cast<float>(-0.8 * p));
+      std::vector<float> out(n);
+      const ApplyCounts counts = prune_quantize(in, std::span(out), 0.8, c.quantizer, 3);
+      const auto near = [&](double found, double expected) {
+        EXPECT_NEAR(found / n, expected, 4 * std::sqrt(expected * (1 - expected) / n)) << p;
+      };
+      near(static_cast<double>(counts.at_threshold), p);
+      const auto frequency = [&](double value) {
+        return static_cast<double>(std::count(out.begin(), out.end(), static_cast<float>(value)));
+      };
+      near(frequency(-c.upper), p * c.share);
+      if (c.lower > 0) near(frequency(-c.lower), p * (1 - c.share));
+      EXPECT_EQ(static_cast<std::uint64_t>(frequency(0)), counts.zeros);
+      EXPECT_EQ(frequency(0) + frequency(-c.upper) + (c.lower > 0 ? frequency(-c.lower) : 0), n);
+    }
 }
 
 // Mean of T(x) over n seeds against x, for the whole chain and a threshold off the grid.

@@ -52,12 +52,12 @@ std::vector<float> critical_values(const FloatFormat& format, float scale) {
   return values;
 }
 
-// Rounding to nearest by looking through the grid, in double. The quotient is the float32 one, as
-// the interface promises. A tie is broken by the parity of the code.
+// Rounding to nearest by looking through the grid, in double. The quotient is the float32 product
+// with the inverse, as the interface promises. A tie is broken by the parity of the code.
 float nearest_by_search(float x, const FloatFormat& format, float scale) {
   if (!std::isfinite(x)) return x;
   // Far above the grid the distances to its values are the same in double.
-  const double quotient = std::min<double>(std::fabs(x) / scale, 2 * format.largest());
+  const double quotient = std::min<double>(std::fabs(x) * kernels::inverse_of(scale), 2 * format.largest());
   const auto first = 1u << format.mantissa_bits();
   const auto last = static_cast<std::uint32_t>(format.num_codes()) / 2 - 1;
   if (quotient < format.smallest()) return 0.0f;
