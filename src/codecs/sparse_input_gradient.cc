@@ -45,6 +45,7 @@ class InputGradient {
         tiles_(column_tiles(shape.group_in(), kMaxInputEights)),
         bands_(shape, tiles_.width() * static_cast<std::int64_t>(sizeof(float))),
         workspace_(workspace) {
+    find_reaches();
     const std::int64_t step = channels_a_block(shape, tiles_.width());
     for (std::int64_t group = 0; group < shape.groups; ++group)
       for (std::int64_t channel = 0; channel < shape.group_out(); channel += step)
@@ -197,36 +198,62 @@ class InputGradient {
   // The sums of one pixel row of the input; `image_row` counts over all images.
   void add_row(std::size_t b, std::int64_t image_row, float* out, std::int64_t out_stride,
                std::vector<kernels::Run>& runs, std::vector<kernels::Sum>& sums) const {
-    const ConvAxis &ay = shape_.y, &ax = shape_.x;
-    const std::int64_t image = image_row / ay.in, y = image_row % ay.in;
+    const ConvAxis& axis = shape_.y;
+    const std::int64_t image = image_row / axis.in, y = image_row % axis.in;
     const std::int64_t row_size = blocks_[b].channels * tiles_.width();
     const std::size_t lists = b * static_cast<std::size_t>(shape_.out_pixels());
     const std::int64_t* const begins = workspace_.begins.data() + lists;
     const std::int64_t* const ends = workspace_.ends.data() + lists;
-    for (std::int64_t x = 0; x < ax.in; ++x) {
+    struct Line {
+      std::int64_t first_pixel, displacement;
+    };
+    static thread_local std::vector<Line> lines;  // of the gradient, that reached this row
+    lines.clear();
+    for (std::int64_t ty = 0; ty < axis.taps; ++ty) {
+      const std::int64_t reach = y + axis.padding - ty * axis.dilation;
+      if (reach < 0 || reach % axis.stride != 0 || reach / axis.stride >= axis.out) continue;
+      lines.push_back(
+          {(image * axis.out + reach / axis.stride) * shape_.x.out, ty * shape_.x.taps * row_size});
+    }
+    for (std::int64_t x = 0; x < shape_.x.in; ++x) {
       const auto first_run = static_cast<std::int64_t>(runs.size());
-      for (std::int64_t ty = 0; ty < ay.taps; ++ty) {
-        const std::int64_t reach = y + ay.padding - ty * ay.dilation;
-        if (reach < 0 || reach % ay.stride != 0 || reach / ay.stride >= ay.out) continue;
-        const std::int64_t first_pixel = (image * ay.out + reach / ay.stride) * ax.out;
-        if (ax.dilation == 1) {
-          const std::int64_t leftmost = x + ax.padding - (ax.taps - 1);
-          const std::int64_t low = leftmost <= 0 ? 0 : (leftmost + ax.stride - 1) / ax.stride;
-          const std::int64_t high = std::min((x + ax.padding) / ax.stride, ax.out - 1);
-          if (low > high) continue;
-          runs.push_back({begins[first_pixel + low], ends[first_pixel + high],
-                          (ty * ax.taps + x + ax.padding) * row_size});
-        } else {
-          for (std::int64_t tx = 0; tx < ax.taps; ++tx) {
-            const std::int64_t reach_x = x + ax.padding - tx * ax.dilation;
-            if (reach_x < 0 || reach_x % ax.stride != 0 || reach_x / ax.stride >= ax.out) continue;
-            const std::int64_t pixel = first_pixel + reach_x / ax.stride;
-            runs.push_back({begins[pixel], ends[pixel], (ty * ax.taps + tx + reach_x) * row_size});
-          }
+      const std::size_t first = first_reach_[static_cast<std::size_t>(x)];
+      const std::size_t last = first_reach_[static_cast<std::size_t>(x) + 1];
+      for (const Line& line : lines)
+        for (std::size_t r = first; r < last; ++r) {
+          const Reach& reach = reaches_[r];
+          runs.push_back({begins[line.first_pixel + reach.low], ends[line.first_pixel + reach.high],
+                          line.displacement + reach.displacement * row_size});
         }
-      }
       sums.push_back({out + x * out_stride, first_run, static_cast<std::int64_t>(runs.size())});
     }
+  }
+
+  // The gradient pixels low to high, of one row, that reached an input pixel by taps that are
+  // neighbours, and the displacement for them in rows of a block.
+  struct Reach {
+    std::int64_t low, high, displacement;
+  };
+  // Once for all rows: it takes divisions.
+  void find_reaches() {
+    const ConvAxis& axis = shape_.x;
+    for (std::int64_t x = 0; x < axis.in; ++x) {
+      first_reach_.push_back(reaches_.size());
+      if (axis.dilation == 1) {
+        const std::int64_t leftmost = x + axis.padding - (axis.taps - 1);
+        const std::int64_t low = leftmost <= 0 ? 0 : (leftmost + axis.stride - 1) / axis.stride;
+        const std::int64_t high = std::min((x + axis.padding) / axis.stride, axis.out - 1);
+        if (low <= high) reaches_.push_back({low, high, x + axis.padding});
+      } else {
+        for (std::int64_t tx = 0; tx < axis.taps; ++tx) {
+          const std::int64_t reach = x + axis.padding - tx * axis.dilation;
+          if (reach < 0 || reach % axis.stride != 0 || reach / axis.stride >= axis.out) continue;
+          const std::int64_t pixel = reach / axis.stride;
+          reaches_.push_back({pixel, pixel, tx + reach});
+        }
+      }
+    }
+    first_reach_.push_back(reaches_.size());
   }
 
   ConvShape shape_;
@@ -234,6 +261,8 @@ class InputGradient {
   Bands bands_;
   SparseWorkspace& workspace_;
   std::vector<Block> blocks_;
+  std::vector<Reach> reaches_;
+  std::vector<std::size_t> first_reach_;  // of each input column, and their end
   std::int64_t band_room_;
 };
 

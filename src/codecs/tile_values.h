@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include <slimgrad/half.h>
 
@@ -30,9 +31,16 @@ inline BFloat16Bits from_float<BFloat16Bits>(float x) {
   return kernels::from_float_bits<BFloat16Bits>(std::bit_cast<std::uint32_t>(x));
 }
 
-// `count` values, then zeros up to `width`.
+// `count` values, then zeros up to `width`. REQUIRES: width is a multiple of 8.
 template <typename T>
 void load_tile_row(const T* from, std::int64_t count, std::int64_t width, float* to) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (count == width) {
+      // Eights, whose size the compiler knows: several times faster than a loop to `count`.
+      for (std::int64_t i = 0; i < width; i += 8) std::memcpy(to + i, from + i, 8 * sizeof(float));
+      return;
+    }
+  }
   for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
   std::fill(to + count, to + width, 0.0f);
 }
