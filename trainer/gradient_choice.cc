@@ -14,8 +14,8 @@ constexpr int kLeastBits = 2, kMostBits = 8, kMostStochasticBits = 5;
 
 [[noreturn]] void refuse(std::string_view text) {
   throw_invalid("gradients",
-                "none, fp2 to fp8, prune:SPARSITY with 0 <= SPARSITY < 1, or both as "
-                "prune:0.85+fp6",
+                "none, fp2 to fp8, prune:SPARSITY with 0 <= SPARSITY < 1, both as prune:0.85+fp6, "
+                "or sparse:WEIGHT:INPUT with two sparsities",
                 text);
 }
 
@@ -27,20 +27,33 @@ Number number_in(std::string_view digits, std::string_view text) {
   return number;
 }
 
+double sparsity_in(std::string_view digits, std::string_view text) {
+  const double sparsity = number_in<double>(digits, text);
+  if (!(sparsity >= 0 && sparsity < 1)) refuse(text);
+  return sparsity;
+}
+
 double entropy_term(double share) { return share > 0 ? -share * std::log2(share) : 0; }
 
 }  // namespace
 
-std::optional<GradientSettings> parse_gradient_choice(std::string_view text) {
-  if (text == "none") return std::nullopt;
-  GradientSettings settings;
+GradientChoice parse_gradient_choice(std::string_view text) {
+  if (text == "none") return {};
   std::string_view rest = text;
+  if (rest.starts_with("sparse:")) {
+    rest.remove_prefix(7);
+    const std::size_t colon = rest.find(':');
+    if (colon == rest.npos) refuse(text);
+    return {.gates = std::nullopt,
+            .sparse = SparseChoice{.weight = sparsity_in(rest.substr(0, colon), text),
+                                   .input = sparsity_in(rest.substr(colon + 1), text)}};
+  }
+  GradientSettings settings;
   if (rest.starts_with("prune:")) {
     const std::size_t plus = std::min(rest.find('+'), rest.size());
     settings.prune = PruneKind::kStochastic;
-    settings.sparsity = number_in<double>(rest.substr(6, plus - 6), text);
-    if (!(settings.sparsity >= 0 && settings.sparsity < 1)) refuse(text);
-    if (plus == rest.size()) return settings;
+    settings.sparsity = sparsity_in(rest.substr(6, plus - 6), text);
+    if (plus == rest.size()) return {.gates = settings, .sparse = std::nullopt};
     rest.remove_prefix(plus + 1);
   }
   if (!rest.starts_with("fp")) refuse(text);
@@ -50,7 +63,7 @@ std::optional<GradientSettings> parse_gradient_choice(std::string_view text) {
     settings.rounding = Rounding::kStochastic;
     settings.underflow = Underflow::kStochastic;
   }
-  return settings;
+  return {.gates = settings, .sparse = std::nullopt};
 }
 
 double ideal_bits_per_value(double zeros, double at_threshold, double value_bits) {

@@ -9,10 +9,21 @@
 
 namespace slimgrad::trainer {
 
-// "fp6", "prune:0.85" or "prune:0.85+fp6"; nothing for "none". Formats of at most five bits are
-// rounded stochastically: their steps are so coarse that rounding to nearest would bias the
-// gradient. Throws InvalidArgument on anything else.
-std::optional<GradientSettings> parse_gradient_choice(std::string_view text);
+// Sparsities of the two products of a sparse backward pass.
+struct SparseChoice {
+  double weight = 0, input = 0;
+};
+
+// At most one of them.
+struct GradientChoice {
+  std::optional<GradientSettings> gates;
+  std::optional<SparseChoice> sparse;
+};
+
+// "fp6", "prune:0.85", "prune:0.85+fp6" or "sparse:0.9:0.5" (weight, input); nothing for "none".
+// Formats of at most five bits are rounded stochastically: their steps are so coarse that rounding
+// to nearest would bias the gradient. Throws InvalidArgument on anything else.
+GradientChoice parse_gradient_choice(std::string_view text);
 
 // The bits a gradient value needs at best, for the shares of zeros and of values at +-threshold
 // that were counted; the rest are survivors and take value_bits each. Which of the three a value is

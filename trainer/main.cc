@@ -50,7 +50,8 @@ void declare(CLI::App& app, Arguments& arguments) {
       "  slimgrad-train --gradients none fp4 prune:0.9+fp4 --epochs 5 --out runs.json");
   app.option_defaults()->always_capture_default();
   app.add_option("--gradients", arguments.gradients,
-                 "One run for each: none, fp2 to fp8, prune:SPARSITY, or prune:SPARSITY+fp6")
+                 "One run for each: none, fp2 to fp8, prune:SPARSITY, prune:SPARSITY+fp6, or "
+                 "sparse:WEIGHT:INPUT, a sparse backward pass with two sparsities")
       ->expected(1, -1);
   app.add_option("--epochs", arguments.training.epochs, "Passes over the training images")
       ->check(CLI::Range(1, 10000));
@@ -118,7 +119,7 @@ void train_all(const Arguments& arguments, std::vector<Run>& runs) {
   ProgressLine line(static_cast<int>(runs.size()));
   for (Run& run : runs) {
     torch::manual_seed(seed);  // the same weights for every run
-    torch::nn::Sequential network = make_network(architecture, run.settings, seed);
+    torch::nn::Sequential network = make_network(architecture, run.choice, seed);
     line.begin_run(run.gradients);
     run.result = train(network, training, test, arguments.training,
                        [&](const Progress& progress) { line.show(progress); });

@@ -10,15 +10,18 @@ constexpr const char* kGateSuffix = "_gate";
 
 class Builder {
  public:
-  Builder(const std::optional<GradientSettings>& gradients, std::uint64_t seed)
+  Builder(const GradientChoice& gradients, std::uint64_t seed)
       : gradients_(gradients), seed_(seed) {}
 
   void convolution(std::int64_t in, std::int64_t out, std::int64_t side, std::int64_t stride) {
     const std::string name = "conv" + std::to_string(++num_layers_);
     // The normalisation has a bias of its own.
-    add(name,
-        torch::nn::Conv2d(
-            torch::nn::Conv2dOptions(in, out, side).stride(stride).padding(side / 2).bias(false)));
+    const auto options =
+        torch::nn::Conv2dOptions(in, out, side).stride(stride).padding(side / 2).bias(false);
+    if (gradients_.sparse)
+      add(name, slimgrad::nn::Conv2d(options, sparse_options()));
+    else
+      add(name, torch::nn::Conv2d(options));
     gate(name);
     add(name + "_norm", torch::nn::BatchNorm2d(out));
     add(name + "_relu", torch::nn::ReLU());
@@ -26,7 +29,10 @@ class Builder {
 
   void linear(std::int64_t in, std::int64_t out) {
     const std::string name = "linear" + std::to_string(++num_layers_);
-    add(name, torch::nn::Linear(in, out));
+    if (gradients_.sparse)
+      add(name, slimgrad::nn::Linear(torch::nn::LinearOptions(in, out), sparse_options()));
+    else
+      add(name, torch::nn::Linear(in, out));
     gate(name);
   }
 
@@ -41,13 +47,21 @@ class Builder {
   }
 
   void gate(const std::string& layer) {
-    if (!gradients_) return;
-    const GateOptions options{.settings = *gradients_,
-                              .seed = mix_bits(seed_ + static_cast<std::uint64_t>(num_layers_))};
+    if (!gradients_.gates) return;
+    const GateOptions options{.settings = *gradients_.gates, .seed = layer_seed()};
     add(layer + kGateSuffix, slimgrad::nn::GradientGate(options));
   }
 
-  std::optional<GradientSettings> gradients_;
+  std::uint64_t layer_seed() const {
+    return mix_bits(seed_ + static_cast<std::uint64_t>(num_layers_));
+  }
+  slimgrad::nn::SparseOptions sparse_options() const {
+    return {.weight_sparsity = gradients_.sparse->weight,
+            .input_sparsity = gradients_.sparse->input,
+            .gate = {.seed = layer_seed()}};
+  }
+
+  GradientChoice gradients_;
   std::uint64_t seed_;
   torch::nn::Sequential network_;
   int num_layers_ = 0;
@@ -55,8 +69,7 @@ class Builder {
 
 }  // namespace
 
-torch::nn::Sequential make_network(Architecture architecture,
-                                   const std::optional<GradientSettings>& gradients,
+torch::nn::Sequential make_network(Architecture architecture, const GradientChoice& gradients,
                                    std::uint64_t seed) {
   Builder builder(gradients, seed);
   if (architecture == Architecture::kLinear) {

@@ -5,13 +5,14 @@
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <slimgrad/gradient_plan.h>
 #include <slimgrad/nn.h>
+#include <slimgrad/nn_layers.h>
+
+#include "trainer/gradient_choice.h"
 
 namespace slimgrad::trainer {
 
@@ -20,11 +21,11 @@ enum class Architecture {
   kLinear,         // softmax regression on the pixels: what the images must defeat
 };
 
-// A network for glyphs. With gradient settings, a gate stands behind every convolution and linear
-// layer, before the normalisation: the layer's backward then works on the compressed gradient.
-// Weights come from torch's generator; `seed` is for the draws of the gates.
-torch::nn::Sequential make_network(Architecture architecture,
-                                   const std::optional<GradientSettings>& gradients,
+// A network for glyphs. With gates, one stands behind every convolution and linear layer, before
+// the normalisation: the layer's backward then works on the compressed gradient. With a sparse
+// backward pass the layers are slimgrad's own. Weights come from torch's generator; `seed` is for
+// the random draws of backward.
+torch::nn::Sequential make_network(Architecture architecture, const GradientChoice& gradients,
                                    std::uint64_t seed);
 
 // The gates of a network, each with the name of the layer that it stands behind.

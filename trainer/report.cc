@@ -16,7 +16,7 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-double wanted_sparsity(const Run& run) { return run.settings ? run.settings->sparsity : 0; }
+double wanted_sparsity(const Run& run) { return run.choice.gates ? run.choice.gates->sparsity : 0; }
 
 nlohmann::ordered_json json_of_layer(const LayerTotals& layer) {
   const auto compressed = static_cast<double>(layer.compressed);
@@ -50,7 +50,7 @@ std::string table_of(const std::vector<Run>& runs) {
     const bool pruned = wanted_sparsity(run) > 0;
     table.add({run.gradients, program::percent(run.result.test_accuracy),
                pruned ? fixed(wanted_sparsity(run), 4) : "-",
-               run.settings ? fixed(gradients.sparsity(), 4) : "-",
+               run.choice.gates ? fixed(gradients.sparsity(), 4) : "-",
                pruned ? fixed(gradients.worst_miss(), 4) : "-",
                fixed(gradients.bits_per_value(), 2), fixed(1e3 * run.result.mean_step_seconds, 1),
                fixed(1e3 * run.result.median_step_seconds, 1)});
@@ -74,6 +74,8 @@ nlohmann::ordered_json json_of(const std::vector<Run>& runs) {
     json.push_back({{"gradients", run.gradients},
                     {"test_accuracy", run.result.test_accuracy},
                     {"loss_by_epoch", run.result.loss_by_epoch},
+                    {"test_accuracy_by_epoch", run.result.accuracy_by_epoch},
+                    {"seconds_by_epoch", run.result.seconds_by_epoch},
                     {"sparsity_wanted", wanted_sparsity(run)},
                     {"sparsity", gradients.sparsity()},
                     {"worst_sparsity_miss", gradients.worst_miss()},

@@ -3,19 +3,17 @@
 #define SLIMGRAD_TRAINER_REPORT_H_
 
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include <slimgrad/gradient_plan.h>
-
+#include "trainer/gradient_choice.h"
 #include "trainer/training.h"
 
 namespace slimgrad::trainer {
 
 struct Run {
   std::string gradients;  // as the user wrote it
-  std::optional<GradientSettings> settings;
+  GradientChoice choice;
   RunResult result;
 };
 

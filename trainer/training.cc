@@ -126,8 +126,11 @@ RunResult train(torch::nn::Sequential& network, const Samples& training, const S
       report(progress);
     }
     result.loss_by_epoch.push_back(progress.loss);
+    result.accuracy_by_epoch.push_back(accuracy_of(network, test));
+    result.seconds_by_epoch.push_back(
+        std::accumulate(step_seconds.end() - batches, step_seconds.end(), 0.0));
   }
-  result.test_accuracy = accuracy_of(network, test);
+  result.test_accuracy = result.accuracy_by_epoch.back();
   result.mean_step_seconds = std::accumulate(step_seconds.begin(), step_seconds.end(), 0.0) /
                              static_cast<double>(step_seconds.size());
   result.median_step_seconds = median(step_seconds);

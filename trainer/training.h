@@ -38,6 +38,8 @@ struct Progress {
 
 struct RunResult {
   std::vector<double> loss_by_epoch;
+  std::vector<double> accuracy_by_epoch;  // on the test images
+  std::vector<double> seconds_by_epoch;   // of its steps; testing is not counted
   double test_accuracy = 0;
   double mean_step_seconds = 0, median_step_seconds = 0;  // forward, backward and update
   GradientTotals gradients;

@@ -44,6 +44,7 @@ PUBLIC_LAYER = {
     "quantize.h": "codecs",
     "slimgrad.h": "codecs",
     "gradient_gate.h": "torch",
+    "nn_layers.h": "torch",
     "sparse_layers.h": "torch",
     "nn.h": "torch",
     "torch.h": "torch",

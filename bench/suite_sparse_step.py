@@ -1,0 +1,66 @@
+"""A whole training step with a sparse backward pass, beside torch's dense one.
+
+The layers choose sparse or dense for each product by themselves; the steps in which they measure
+are not counted. The ratio is ours / dense.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+import slimgrad as sg
+from bench.suite_step import Block, Transformer, stepper
+from bench.timing import Row, race
+
+SETTINGS = {
+    "weight 0.95, input 0.8": sg.Prune(weight=0.95, input=0.8),
+    "weight 0.9, input dense": sg.Prune(weight=0.9, input=0),
+}
+TRIAL_STEPS = 4
+
+
+def resnet18(width: int = 64) -> nn.Module:
+    """The CIFAR variant: a 3x3 stem without pooling, four stages of two blocks."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, width, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    ]
+    inputs = width
+    for outputs in (width, 2 * width, 4 * width, 8 * width):
+        for i in range(2):
+            layers.append(Block(inputs, outputs, 2 if i == 0 and outputs > width else 1))
+            inputs = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
+
+
+def run(quick: bool) -> list[Row]:
+    torch.manual_seed(0)
+    batch = 4 if quick else 64
+    images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
+    tokens = torch.randn(2 if quick else 16, 128, 512)
+    networks = {
+        f"ResNet-18 on 32x32, channels-last, batch {batch}": (
+            resnet18(8 if quick else 64).to(memory_format=torch.channels_last),
+            images,
+        ),
+        f"transformer 4 x 512, 128 tokens, batch {len(tokens)}": (
+            Transformer(512, 8, 1 if quick else 4),
+            tokens,
+        ),
+    }
+    rows = []
+    for title, (network, inputs) in networks.items():
+        labels = torch.randint(10, (len(inputs),))
+        alternatives = {"dense": stepper(copy.deepcopy(network), inputs, labels)}
+        for name, gradients in SETTINGS.items():
+            model = copy.deepcopy(network)
+            sg.compress(model, gradients)
+            alternatives[name] = stepper(model, inputs, labels)
+            for _ in range(TRIAL_STEPS):
+                alternatives[name]()
+        rows += race("sparse_step", title, "dense", alternatives, seconds=1.0 if quick else 20.0)
+    return rows
