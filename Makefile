@@ -1,5 +1,5 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
-.PHONY: demo test build bench lint format asan fuzz setup clean
+.PHONY: demo test build bench results lint format asan fuzz setup clean
 .DEFAULT_GOAL := build
 
 PYTHON := .venv/bin/python
@@ -38,6 +38,10 @@ fuzz: setup
 bench: build
 	$(PYTHON) -m pip install --quiet -r requirements-bench.txt
 	$(PYTHON) -m bench.run
+
+# Long experiments on data that the project does not carry: CIFAR-10's binary version in DATA.
+results: build
+	$(PYTHON) -m bench.time_to_accuracy --data "$(DATA)" --out results/time_to_accuracy.json
 
 lint: setup
 	@scripts/lint
