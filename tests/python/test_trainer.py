@@ -63,10 +63,10 @@ def test_compares_plain_and_compressed_training(tmp_path):
 
 
 def test_trains_with_a_sparse_backward_pass(tmp_path):
-    found, _ = results(tmp_path, *TINY, "--gradients", "none", "sparse:0.9:0", "--epochs", "2")
+    found, _ = results(tmp_path, *TINY, "--gradients", "none", "sparse:0.9:0")
     plain, sparse = found["runs"]
     assert sparse["gradients"] == "sparse:0.9:0"
-    assert len(sparse["test_accuracy_by_epoch"]) == len(sparse["seconds_by_epoch"]) == 2
+    assert len(sparse["test_accuracy_by_epoch"]) == len(sparse["seconds_by_epoch"]) == 1
     # The same weights and images; pruned weight gradients are noisier, not different on average.
     assert abs(sparse["loss_by_epoch"][0] - plain["loss_by_epoch"][0]) < 0.5
 
