@@ -181,6 +181,6 @@ def run(quick: bool) -> list[Row]:
             {name: lambda function=function: function(x) for name, function in functions.items()},
             seconds=0.2 if quick else 8.0,
             min_rounds=3,
-            before_each=lambda: x.copy_(source),
+            before_each=lambda _: x.copy_(source),
         )
     return rows
