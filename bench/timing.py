@@ -79,8 +79,8 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
-def write_json(path: Path, command: str, rows: list[Row]) -> None:
-    """The rows, with what is needed to make them again."""
+def write_json(path: Path, command: str, rows: list) -> None:
+    """The rows, which are dataclasses, with what is needed to make them again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "command": command,
