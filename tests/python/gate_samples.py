@@ -16,7 +16,7 @@ def state(*parts, **fields):
     plan = new_plan()
     plan[Plan.SEED_LOW] = 5
     plan[Plan.SEED_HIGH] = 7
-    plan[Plan.SAMPLE_SIZE] = 1 << 15
+    plan[Plan.SAMPLE_SIZE] = 1 << 16
     plan[Plan.REFRESH_EVERY] = 1
     for part in parts:
         part.write(plan)
