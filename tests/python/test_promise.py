@@ -5,8 +5,7 @@ One draw of n values misses its expectation by about 0.35 / sqrt(n): 0.0014 at t
 the smallest layer here. A sample of m = 48 Ki of them adds 0.35 sqrt(1/m - 1/n) = 0.0008, and in
 larger tensors, where the draw misses by less, at most 0.0016. So the promise of 0.005 is one of
 about 3.1 standard deviations by this bound, and of four for real gradients, whose terms
-max(0, 1 - |x| / alpha) spread less than zeros and ones would. With 32 Ki values two layers in a
-thousand broke it.
+max(0, 1 - |x| / alpha) spread less than zeros and ones would.
 """
 
 import math
