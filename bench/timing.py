@@ -33,20 +33,20 @@ def race(
     alternatives: dict[str, Callable[[], object]],
     seconds: float = 4.0,
     min_rounds: int = 5,
-    before_each: Callable[[], object] = lambda: None,
+    before_each: Callable[[str], object] = lambda name: None,
 ) -> list[Row]:
     """Times the alternatives in turns for `seconds`, but at least `min_rounds` rounds.
 
-    `before_each` runs before every run and is not timed.
+    `before_each` is called with the alternative's name before every run and is not timed.
     """
     best = dict.fromkeys(alternatives, float("inf"))
-    for run in alternatives.values():
-        before_each()
+    for name, run in alternatives.items():
+        before_each(name)
         run()  # Warm buffers, thread pools, code.
     start, rounds = time.perf_counter(), 0
     while rounds < min_rounds or time.perf_counter() - start < seconds:
         for name, run in alternatives.items():
-            before_each()
+            before_each(name)
             before = time.perf_counter()
             run()
             best[name] = min(best[name], time.perf_counter() - before)
@@ -79,8 +79,8 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
-def write_json(path: Path, command: str, rows: list[Row]) -> None:
-    """The rows, with what is needed to make them again."""
+def write_json(path: Path, command: str, rows: list) -> None:
+    """The rows, which are dataclasses, with what is needed to make them again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "command": command,

@@ -1,7 +1,7 @@
 """Hugging Face models trained with compressed gradients: a BERT and a ResNet built from a config,
 with random weights and random data, so that nothing is downloaded. One line does it: sg.compress.
 
-    python examples/huggingface.py --model resnet --steps 20
+    python examples/huggingface.py --model bert --bits 6 --steps 20
 """
 
 import argparse
@@ -50,10 +50,13 @@ def resnet(batch: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     }
 
 
-def train(name: str, steps: int, batch: int) -> None:
+def train(name: str, steps: int, batch: int, bits: int | None) -> None:
     torch.manual_seed(1)
     model, inputs = {"bert": bert, "resnet": resnet}[name](batch)
-    controller = sg.compress(model, gradients=sg.Prune(sparsity=0.85))
+    gradients = [sg.Prune(sparsity=0.85)]
+    if bits is not None:
+        gradients.append(sg.Quantize(bits))
+    controller = sg.compress(model, gradients)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model.train()
     losses = []
@@ -72,9 +75,10 @@ def main() -> None:
     parser.add_argument("--model", choices=["bert", "resnet", "both"], default="both")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--bits", type=int, help="also round what is left to so many bits")
     arguments = parser.parse_args()
     for name in ["bert", "resnet"] if arguments.model == "both" else [arguments.model]:
-        train(name, arguments.steps, arguments.batch)
+        train(name, arguments.steps, arguments.batch, arguments.bits)
 
 
 if __name__ == "__main__":

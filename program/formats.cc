@@ -15,8 +15,7 @@ struct Spread {
   double low = 0;
   double high = 0;
 
-  // Where best_format() evaluates a range: at two thirds of it.
-  double evaluated_at() const { return low + 0.67 * (high - low); }
+  double evaluated_at() const { return log2_std_of_range(low, high); }
   FloatFormat best(int bits) const {
     return low == high ? best_format(bits, low) : best_format(bits, low, high);
   }

@@ -24,8 +24,11 @@ double relative_error_closed_form(const FloatFormat& format, double log2_std);
 // The split of `bits` (2 to 8) into exponent and mantissa with the least relative error.
 FloatFormat best_format(int bits, double log2_std);
 
-// The same for a range of deviations: evaluated at two thirds of it, low + 0.67 (high - low), which
-// is the one rule that reproduces every cell of the paper's Table 2.
+// The deviation that stands for a range of them: two thirds up, which is the one rule that
+// reproduces every cell of the paper's Table 2.
+constexpr double log2_std_of_range(double low, double high) { return low + 0.67 * (high - low); }
+
+// The best format for a range of deviations: at log2_std_of_range().
 FloatFormat best_format(int bits, double log2_std_low, double log2_std_high);
 
 // The same for any distribution: least expected relative error on the tensor's histogram, each

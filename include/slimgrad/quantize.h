@@ -1,7 +1,8 @@
 // Rounding an array to the grid of a FloatFormat at a scale: simulated low-bit storage, the values
 // themselves stay float32, bfloat16 or float16. For real low-bit storage see pack.h.
 //
-// For every value x, with y = |x| / scale, the IEEE float32 quotient:
+// For every value x, with y = |x| / scale in float32, as a product with the inverse of the scale,
+// which is rounded up: exact for powers of two, else good to two units of the last place.
 //
 //   nearest      the grid value nearest to y; a tie goes to the neighbour with the even code
 //   stochastic   a neighbour l <= y < u: u with probability (y - l) / (u - l), so that E = y

@@ -315,7 +315,7 @@ def compress(
     refresh: int = 1,
     warmup: int = 0,
     schedule: Mapping[int, float] | None = None,
-    sample: int = 1 << 16,
+    sample: int = 3 << 14,
     min_elements: int = 4096,
     seed: int | None = None,
 ) -> Controller:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import ParamSpec
+
 import torch
 
 from ._library import ops
 from .formats import FloatFormat, as_format
+
+P = ParamSpec("P")
 
 
 def _seed(seed: int | None) -> int:
@@ -15,11 +21,35 @@ def _seed(seed: int | None) -> int:
     return (int(seed) + 2**63) % 2**64 - 2**63
 
 
-def _arguments(format, scale, rounding, underflow, seed):
+# The arguments of the ops behind x, from those of the functions below.
+
+
+def _quantizing(format, scale, rounding="nearest", underflow="zero", seed=None):
     format = as_format(format)
     draws = rounding == "stochastic" or underflow == "stochastic"
     seed = _seed(seed if draws or seed is not None else 0)
     return format.exponent_bits, format.mantissa_bits, float(scale), rounding, underflow, seed
+
+
+def _pruning(threshold, seed=None):
+    return float(threshold), _seed(seed)
+
+
+def _both(threshold, format, scale, rounding="nearest", underflow="zero", seed=None):
+    return float(threshold), *_quantizing(format, scale, rounding, underflow, _seed(seed))
+
+
+def _in_place(function: Callable[P, torch.Tensor], op, arguments) -> Callable[P, torch.Tensor]:
+    """The version of ``function``, with its signature, that writes to ``x`` and returns it."""
+
+    @functools.wraps(function)
+    def run(x, *args, **kwargs):
+        op(x, *arguments(*args, **kwargs))
+        return x
+
+    run.__name__ = run.__qualname__ = f"{function.__name__}_"
+    run.__doc__ = f"``{function.__name__}`` in place; returns ``x``."
+    return run
 
 
 def quantize(
@@ -42,20 +72,10 @@ def quantize(
     generator; under torch.compile pass one. There is no derivative: ``x`` must not require a
     gradient while gradients are recorded.
     """
-    return ops.quantize(x, *_arguments(format, scale, rounding, underflow, seed))
+    return ops.quantize(x, *_quantizing(format, scale, rounding, underflow, seed))
 
 
-def quantize_(
-    x: torch.Tensor,
-    format: FloatFormat | str,
-    scale: float,
-    rounding: str = "nearest",
-    underflow: str = "zero",
-    seed: int | None = None,
-) -> torch.Tensor:
-    """``quantize`` in place; returns ``x``."""
-    ops.quantize_(x, *_arguments(format, scale, rounding, underflow, seed))
-    return x
+quantize_ = _in_place(quantize, ops.quantize_, _quantizing)
 
 
 def prune(x: torch.Tensor, threshold: float, seed: int | None = None) -> torch.Tensor:
@@ -65,13 +85,10 @@ def prune(x: torch.Tensor, threshold: float, seed: int | None = None) -> torch.T
     For bfloat16 and float16 the threshold is rounded to the type first. Seeds, order, NaN and Inf,
     gradients: as in ``quantize``.
     """
-    return ops.prune(x, float(threshold), _seed(seed))
+    return ops.prune(x, *_pruning(threshold, seed))
 
 
-def prune_(x: torch.Tensor, threshold: float, seed: int | None = None) -> torch.Tensor:
-    """``prune`` in place; returns ``x``."""
-    ops.prune_(x, float(threshold), _seed(seed))
-    return x
+prune_ = _in_place(prune, ops.prune_, _pruning)
 
 
 def prune_quantize(
@@ -83,24 +100,16 @@ def prune_quantize(
     underflow: str = "zero",
     seed: int | None = None,
 ) -> torch.Tensor:
-    """``quantize(prune(x, threshold, seed), format, ..., seed)``, bit for bit, in one pass."""
-    arguments = _arguments(format, scale, rounding, underflow, _seed(seed))
-    return ops.prune_quantize(x, float(threshold), *arguments)
+    """``prune`` and then ``quantize``, in one pass that draws once for both.
+
+    Where rounding draws nothing it is ``quantize(prune(x, threshold, seed), ...)``, bit for bit;
+    else it has the law of the two with seeds of their own.
+    """
+    arguments = _both(threshold, format, scale, rounding, underflow, seed)
+    return ops.prune_quantize(x, *arguments)
 
 
-def prune_quantize_(
-    x: torch.Tensor,
-    threshold: float,
-    format: FloatFormat | str,
-    scale: float,
-    rounding: str = "nearest",
-    underflow: str = "zero",
-    seed: int | None = None,
-) -> torch.Tensor:
-    """``prune_quantize`` in place; returns ``x``."""
-    arguments = _arguments(format, scale, rounding, underflow, _seed(seed))
-    ops.prune_quantize_(x, float(threshold), *arguments)
-    return x
+prune_quantize_ = _in_place(prune_quantize, ops.prune_quantize_, _both)
 
 
 class PackedTensor:
@@ -156,5 +165,5 @@ def pack(
 ) -> PackedTensor:
     """``x`` as codes of exactly ``format.bits`` bits: ``pack(x, ...).unpack()`` is
     ``quantize(x.contiguous(), ...)``, bit for bit. NaN and Inf have no codes and raise."""
-    data = ops.pack(x, *_arguments(format, scale, rounding, underflow, seed))
+    data = ops.pack(x, *_quantizing(format, scale, rounding, underflow, seed))
     return PackedTensor(data, x.shape, x.dtype, format, scale)

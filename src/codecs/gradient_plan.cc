@@ -1,8 +1,10 @@
 #include <slimgrad/gradient_plan.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <mutex>
 #include <numbers>
 #include <vector>
 
@@ -44,22 +46,38 @@ double choose_threshold(const TensorStats& stats, const GradientSettings& settin
   return magnitude_quantile(stats, settings.sparsity);
 }
 
-// best_format() by table: the deviation at which each width changes its mind. Building it costs
-// some milliseconds, once; a look-up nothing, which matters in every layer of every step.
+// best_format() by table: the deviations at which a width changes its mind, each found by halving
+// steps. A look-up costs nothing, which matters in every layer of every step; building the table of
+// a width takes some milliseconds, once.
+struct Crossover {
+  double from;
+  FloatFormat format;
+};
+
+std::vector<Crossover> crossovers_of(int bits) {
+  constexpr double kLow = 0.05, kHigh = 40, kStep = 1.25, kExact = 1.001;
+  std::vector<Crossover> table = {{0, best_format(bits, kLow)}};
+  for (double low = kLow; low < kHigh; low *= kStep) {
+    const FloatFormat next = best_format(bits, low * kStep);
+    if (next == table.back().format) continue;
+    double same = low, other = low * kStep;
+    while (other > same * kExact) {
+      const double middle = std::sqrt(same * other);
+      (best_format(bits, middle) == table.back().format ? same : other) = middle;
+    }
+    table.push_back({other, next});
+  }
+  return table;
+}
+
 FloatFormat format_for(int bits, double log2_std) {
-  static const auto crossovers = [] {
-    std::vector<std::vector<std::pair<double, FloatFormat>>> table(9);
-    for (int width = 2; width <= 8; ++width)
-      for (double s = 0.05; s < 40; s *= 1.01) {
-        const FloatFormat best = best_format(width, s);
-        if (table[width].empty() || !(table[width].back().second == best))
-          table[width].push_back({s, best});
-      }
-    return table;
-  }();
-  FloatFormat best = crossovers[bits].front().second;
-  for (const auto& [from, format] : crossovers[bits])
-    if (log2_std >= from) best = format;
+  static std::array<std::once_flag, 9> built;
+  static std::array<std::vector<Crossover>, 9> tables;
+  const auto width = static_cast<std::size_t>(bits);
+  std::call_once(built[width], [&] { tables[width] = crossovers_of(bits); });
+  FloatFormat best = tables[width].front().format;
+  for (const Crossover& crossover : tables[width])
+    if (log2_std >= crossover.from) best = crossover.format;
   return best;
 }
 

@@ -123,7 +123,7 @@ FloatFormat best_format(int bits, double log2_std_low, double log2_std_high) {
   check_std(log2_std_low, "best_format");
   check(log2_std_high >= log2_std_low, "best_format", "a range with low <= high", log2_std_low,
         " to ", log2_std_high);
-  return best_format(bits, log2_std_low + 0.67 * (log2_std_high - log2_std_low));
+  return best_format(bits, log2_std_of_range(log2_std_low, log2_std_high));
 }
 
 FloatFormat best_format(int bits, const TensorStats& stats) {

@@ -26,10 +26,17 @@ void gather_as(const at::Tensor& dense, const StratifiedSample& sample, std::uin
   const T* data = dense.const_data_ptr<T>();
   const auto size = static_cast<std::int64_t>((sample.size() + every - 1) / every);
   out.resize(static_cast<std::size_t>(size));
-  at::parallel_for(0, size, kPositionsAPiece, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t i = first; i < last; ++i)
-      out[static_cast<std::size_t>(i)] =
-          static_cast<float>(data[sample.position(static_cast<std::uint64_t>(i) * every)]);
+  float* const to = out.data();
+  at::parallel_for(0, size, kPositionsAPiece, [&](std::int64_t from, std::int64_t until) {
+    const auto first = static_cast<std::uint64_t>(from), last = static_cast<std::uint64_t>(until);
+    if (every == 1) {
+      sample.visit(first, last, [=](std::uint64_t i, std::uint64_t position) {
+        to[i] = static_cast<float>(data[position]);
+      });
+    } else {
+      for (std::uint64_t i = first; i < last; ++i)
+        to[i] = static_cast<float>(data[sample.position(i * every)]);
+    }
   });
 }
 

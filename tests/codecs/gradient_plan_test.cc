@@ -144,6 +144,20 @@ TEST(StratifiedSample, TakesOneOfEachStratumAndMoves) {
   EXPECT_LT(large.position((1 << 16) - 1), std::uint64_t{1} << 33);
 }
 
+TEST(StratifiedSample, VisitsItsPositions) {
+  for (const std::uint64_t n : {1u, 2u, 7u, 100u, 101u, 12345u}) {
+    const StratifiedSample sample(n, 100, 9);
+    for (const std::uint64_t first : {0u, 1u, 4u, 5u}) {
+      std::uint64_t expected = first;
+      sample.visit(first, sample.size(), [&](std::uint64_t i, std::uint64_t position) {
+        EXPECT_EQ(i, expected++);
+        EXPECT_EQ(position, sample.position(i)) << n << " " << i;
+      });
+      EXPECT_EQ(expected, std::max(first, sample.size()));
+    }
+  }
+}
+
 TEST(StratifiedSample, SeesEveryChannel) {
   // A strided sample of this channels-last tensor would see one channel of 96.
   std::vector<int> seen(96);

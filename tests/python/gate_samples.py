@@ -1,8 +1,12 @@
-"""What the tests of the gate and the controller share: state for a gate, and its random seeds."""
+"""What the tests of the gate and the controller share: state for a gate, its random seeds, what its
+plan says, and gradients."""
 
 import torch
 
+import slimgrad as sg
 from slimgrad.plan import Plan, new_layer_stats, new_plan
+
+ops = torch.ops.slimgrad
 
 _MASK = (1 << 64) - 1
 
@@ -42,3 +46,47 @@ def lognormal(shape, sigma=2.0, seed=0, zeros=0.0, scale=1.0):
     x *= torch.sign(torch.rand(shape, generator=generator) - 0.5)
     x[torch.rand(shape, generator=generator) < zeros] = 0
     return x * scale
+
+
+SETTINGS = {
+    "prune": (sg.Prune(0.8),),
+    "topk": (sg.Prune(0.8, kind="topk"),),
+    "topk_stochastic": (sg.Prune(0.8, kind="topk_stochastic"),),
+    "fp4": (sg.Quantize(4),),
+    "fp6": (sg.Quantize(6),),
+    "prune and fp6": (sg.Prune(0.8), sg.Quantize(6)),
+    "loss scale": (sg.Quantize(8, scale=sg.LossScale(2.0**4)),),
+    "nothing": (),
+}
+
+
+def quantizer_of(plan, part):
+    return (
+        int(plan[Plan.FORMAT_EXPONENT]),
+        int(plan[Plan.FORMAT_MANTISSA]),
+        float(plan[Plan.SCALE]),
+        part.rounding,
+        part.underflow,
+    )
+
+
+def as_planned(x, plan, parts, calls=0, stream=0):
+    """The gradient that the plan in force describes, by the elementary ops."""
+    seed = draw_seed(plan, calls, stream)
+    for part in parts:
+        if isinstance(part, sg.Prune):
+            alpha = float(plan[Plan.THRESHOLD])
+            if part.kind == "topk":
+                x = torch.where(x.abs() < alpha, torch.zeros((), dtype=x.dtype), x)
+            else:
+                x = ops.prune(x, alpha, seed)
+        elif plan[Plan.FORMAT_EXPONENT] > 0:  # not in a tensor of zeros only
+            x = ops.quantize(x, *quantizer_of(plan, part), seed)
+    return x
+
+
+def backward(x, grad, plan, stats, stream=0):
+    x = x.detach().requires_grad_()
+    y = ops.gradient_gate(x, plan, stats, stream)
+    y.backward(grad)
+    return x.grad

@@ -32,12 +32,14 @@ def test_analyse_gradients(tmp_path):
     assert out.count("Conv2d") == 3
 
 
-@pytest.mark.parametrize("model", ["bert", "resnet"])
-def test_huggingface(model, tmp_path):
+@pytest.mark.parametrize(
+    ("model", "options"), [("bert", []), ("bert", ["--bits", 6]), ("resnet", [])], ids=str
+)
+def test_huggingface(model, options, tmp_path):
     pytest.importorskip("transformers")
     out = run(
         *(sys.executable, EXAMPLES / "huggingface.py", "--model", model),
-        *("--steps", 8, "--batch", 16),
+        *("--steps", 8, "--batch", 16, *options),
         cwd=tmp_path,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
@@ -49,6 +51,8 @@ def test_huggingface(model, tmp_path):
     # Behind the last layers of a BERT, only the first token has a gradient: sparser than wanted.
     assert all(share > 0.84 for share in zeros), out
     assert sum(abs(share - 0.85) < 0.01 for share in zeros) >= 3, out
+    formats = {row[8] for row in rows}
+    assert all(map(re.compile(r"1-\d-\d").fullmatch, formats)) if options else formats == {"-"}, out
 
 
 def test_cpp(tmp_path):

@@ -28,7 +28,12 @@ def reference(x, exponent_bits, mantissa_bits, scale):
     """Nearest rounding of a float32 array by search, ties to the even code."""
     grid = grid_of(exponent_bits, mantissa_bits)
     codes = np.arange(grid.size - 1) + 2**mantissa_bits
-    quotient = (np.abs(x) / np.float32(scale)).astype(np.float64)
+    inverse = np.float32(1) / np.float32(scale)
+    if inverse * np.float32(scale) < 1:
+        inverse = np.nextafter(inverse, np.float32(np.inf))
+    quotient = (np.abs(x) * inverse).astype(np.float64)
+    exact = np.abs(x).astype(np.float64) / np.float64(np.float32(scale))
+    np.testing.assert_allclose(quotient, exact, rtol=2.0**-22, atol=1e-40)
     distance = np.abs(quotient[:, None] - grid[None, 1:])
     # A tie is worth less than any distance between different candidates.
     is_tied = distance == distance.min(axis=1, keepdims=True)
