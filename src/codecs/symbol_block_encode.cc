@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "codecs/symbol_block.h"
 #include "codecs/symbol_block_layout.h"
+#include "kernels/escapes.h"
 #include "kernels/zero_mask.h"
 
 namespace slimgrad {
@@ -54,7 +55,13 @@ std::span<std::uint8_t> at_least(std::vector<std::uint8_t>& buffer, std::size_t 
   return buffer;
 }
 
-// The commonest symbol if a sample says that it has more than half, and otherwise nothing. The
+// Whether to take a symbol out as a mask. Below 60 % that saves no time, as n / 8 masks and the
+// others are too many, and costs the states of a second stream.
+constexpr bool pays_as_mask(std::size_t count, std::size_t num_symbols) {
+  return 5 * count > 3 * num_symbols;
+}
+
+// The commonest symbol if a sample says that it is sparse, and otherwise nothing. The
 // sample decides only how the block is coded, so it need not be right; it saves counting all the
 // symbols, which is slowest where they are all alike.
 std::optional<std::uint8_t> dominant_symbol(std::span<const std::uint8_t> symbols) {
@@ -65,16 +72,33 @@ std::optional<std::uint8_t> dominant_symbol(std::span<const std::uint8_t> symbol
   for (std::size_t i = 0; i < kSample; ++i) sample[i] = symbols[i * stride];
   const ByteCounts counts = count_bytes(sample);
   const auto commonest = std::max_element(counts.begin(), counts.end());
-  if (*commonest <= kSample / 2) return std::nullopt;
+  if (!pays_as_mask(*commonest, kSample)) return std::nullopt;
   return static_cast<std::uint8_t>(commonest - counts.begin());
 }
 
 // Whether the shared table gives every symbol that occurs a code.
-bool covers(const SharedTable& shared, const ByteCounts& counts) {
+bool covers(const SharedTable& shared, EntropyCoder coder, const ByteCounts& counts) {
+  const bool rans = coder == EntropyCoder::kRans;
+  if (rans && shared.frequencies.has_escape()) return true;
   for (int s = 0; s < 256; ++s)
-    if (counts[s] > 0 && (shared.frequencies.frequency[s] == 0 || shared.lengths[s] == 0))
+    if (counts[s] > 0 && (rans ? shared.frequencies.frequency[s] : shared.lengths[s]) == 0)
       return false;
   return true;
+}
+
+// The symbols that a table has no frequency of their own for, and how many of them there are.
+struct Rare {
+  ByteSet symbols;
+  std::size_t count = 0;
+};
+Rare rare_symbols(const RansFrequencies& frequencies, const ByteCounts& counts) {
+  Rare rare;
+  for (int s = 0; s < 256; ++s)
+    if (frequencies.escapes(s)) {
+      rare.symbols.insert(static_cast<std::uint8_t>(s));
+      rare.count += counts[s];
+    }
+  return rare;
 }
 
 }  // namespace
@@ -114,24 +138,30 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
     build_encode_table(frequencies, rans);
   }
   const RansEncodeTable& table = use_shared ? shared_rans : rans;
-  std::span<std::uint8_t> scratch =
-      at_least(level.scratch, 2 * rans_encode_bound(symbols.size()) + kMaxBlockHeader);
-  const std::uint8_t* const end = scratch.data() + scratch.size();
-  std::uint8_t* begin;
-  const auto prepend = [&](std::span<const std::uint8_t> part) {
+  const Rare rare = rare_symbols(frequencies, counts);
+  const std::span<std::uint8_t> scratch = at_least(
+      level.scratch, 2 * rans_encode_bound(symbols.size()) + kMaxBlockHeader + rare.count);
+  // Everything is written backwards, as rANS writes.
+  std::uint8_t* begin = scratch.data() + scratch.size();
+  const std::uint8_t* const end = begin;
+  const auto prepend_stream = [&](std::span<const std::uint8_t> part) {
     const auto room = scratch.first(static_cast<std::size_t>(begin - scratch.data()));
     begin = const_cast<std::uint8_t*>(rans_encode(part, table, room).data());
   };
-  begin = scratch.data() + scratch.size();
+  const auto prepend_size = [&](std::size_t size) { store_u32(begin -= 4, size); };
   if (paired) {
     const std::size_t first = symbols.size() / (2 * kRansStates) * kRansStates;
-    prepend(symbols.subspan(first));
+    prepend_stream(symbols.subspan(first));
     const std::uint8_t* const second = begin;
-    prepend(symbols.first(first));
-    store_u32(header.data() + header_size, static_cast<std::size_t>(second - begin));
-    header_size += 4;
+    prepend_stream(symbols.first(first));
+    prepend_size(static_cast<std::size_t>(second - begin));
   } else {
-    prepend(symbols);
+    prepend_stream(symbols);
+  }
+  if (frequencies.has_escape()) {
+    begin -= rare.count;
+    copy_escapes(symbols, rare.symbols, begin);
+    prepend_size(rare.count);
   }
   begin -= header_size;
   std::copy_n(header.begin(), header_size, begin);
@@ -192,10 +222,10 @@ std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::u
     const ByteCounts counts = count_bytes(symbols);
     const auto commonest = std::max_element(counts.begin(), counts.end());
     const auto symbol = static_cast<std::uint8_t>(commonest - counts.begin());
-    const bool use_shared = may_share && covers(*shared, counts);
+    const bool use_shared = may_share && covers(*shared, coder, counts);
     if (*commonest == symbols.size())
       block = encode_constant(symbol, level);
-    else if (may_be_sparse && *commonest > symbols.size() / 2)
+    else if (may_be_sparse && pays_as_mask(*commonest, symbols.size()))
       block = encode_sparse(symbols, symbol, depth);
     else if (coder == EntropyCoder::kRans)
       block = encode_rans(symbols, counts, use_shared, level);
