@@ -174,12 +174,13 @@ double entropy_bits(const Weights& weights) {
   return sum > 0 ? (nats + sum * portable_log(sum)) / kPortableLn2 : 0.0;
 }
 
-std::optional<RansFrequencies> choose_frequencies(const Weights& weights) {
+std::optional<RansFrequencies> choose_frequencies(const Weights& weights, CountedFrom from) {
   const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
   Weights merged = weights;
   std::uint64_t rare = 0;
-  int num_rare = 0, escape = -1;
+  int num_rare = 0, num_unseen = 0, escape = -1;
   for (int s = 0; s < 256; ++s) {
+    num_unseen += weights[s] == 0 ? 1 : 0;
     if (weights[s] == 0 || weights[s] > sum >> kRareShare) continue;
     rare += weights[s];
     ++num_rare;
@@ -187,11 +188,16 @@ std::optional<RansFrequencies> choose_frequencies(const Weights& weights) {
     if (escape < 0 || weights[s] > weights[escape]) escape = s;
     merged[s] = 0;
   }
-  if (num_rare < 2) return fit_frequencies(weights);
+  const bool open = from == CountedFrom::kSample && num_unseen > 0;
+  if (num_rare < 2 && !open) return fit_frequencies(weights);
+  if (escape < 0) {  // the neighbour of the last symbol seen, or any other that is free
+    for (int s = 0; s < 256; ++s)
+      if (weights[s] == 0 && (escape < 0 || (s > 0 && weights[s - 1] > 0))) escape = s;
+    rare = 1;
+  }
   merged[escape] = rare;
   std::optional<RansFrequencies> frequencies = fit_frequencies(merged);
-  if (!frequencies) return fit_frequencies(weights);  // all the others are one symbol
-  frequencies->escape = escape;
+  if (frequencies) frequencies->escape = escape;
   return frequencies;
 }
 

@@ -28,7 +28,10 @@ double entropy_bits(const Weights& weights);
 // The same with an escape, if two or more symbols deserve less than a quarter of the smallest
 // frequency: a few hundred bytes beside the stream then save a good part of the table and of its
 // own bytes. On gradient codes of 8 bits this comes within 0.2 % of the entropy, table included.
-std::optional<RansFrequencies> choose_frequencies(const Weights& weights);
+// kSample: the weights are of a sample, and the table must have a code for what it did not see.
+enum class CountedFrom { kAll, kSample };
+std::optional<RansFrequencies> choose_frequencies(const Weights& weights,
+                                                  CountedFrom from = CountedFrom::kAll);
 
 // The table in few bits: whether there is an escape, 1 bit, and which, 8 bits; the first and last
 // symbol with a frequency, 8 bits each; then of each from the first

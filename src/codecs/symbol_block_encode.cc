@@ -33,13 +33,15 @@ struct BlockEncoder::State {
   RansEncodeTable rans, shared_rans;
   HuffmanEncodeTable huffman, shared_huffman;
   std::array<Level, kMaxSparseDepth + 1> levels;
+  std::vector<std::uint8_t> sample, escapes;
 
   std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols, int depth);
+  ByteCounts count(std::span<const std::uint8_t> symbols, CountedFrom& from);
   std::span<const std::uint8_t> encode_raw(std::span<const std::uint8_t> symbols, Level& level);
   std::span<const std::uint8_t> encode_constant(std::uint8_t symbol, Level& level);
   std::span<const std::uint8_t> encode_rans(std::span<const std::uint8_t> symbols,
-                                            const ByteCounts& counts, bool use_shared,
-                                            Level& level);
+                                            const ByteCounts& counts, CountedFrom from,
+                                            bool use_shared, Level& level);
   std::span<const std::uint8_t> encode_huffman(std::span<const std::uint8_t> symbols,
                                                const ByteCounts& counts, bool use_shared,
                                                Level& level);
@@ -65,14 +67,14 @@ constexpr bool pays_as_mask(std::size_t count, std::size_t num_symbols) {
 // sample decides only how the block is coded, so it need not be right; it saves counting all the
 // symbols, which is slowest where they are all alike.
 std::optional<std::uint8_t> dominant_symbol(std::span<const std::uint8_t> symbols) {
-  constexpr std::size_t kSample = 1024;
-  if (symbols.size() < 4 * kSample) return std::nullopt;
-  const std::size_t stride = (symbols.size() / kSample - 1) | 1;
-  std::array<std::uint8_t, kSample> sample;
-  for (std::size_t i = 0; i < kSample; ++i) sample[i] = symbols[i * stride];
-  const ByteCounts counts = count_bytes(sample);
+  constexpr std::size_t kFew = 1024;
+  if (symbols.size() < 4 * kFew) return std::nullopt;
+  const std::size_t stride = (symbols.size() / kFew - 1) | 1;
+  std::array<std::uint8_t, kFew> few;
+  for (std::size_t i = 0; i < kFew; ++i) few[i] = symbols[i * stride];
+  const ByteCounts counts = count_bytes(few);
   const auto commonest = std::max_element(counts.begin(), counts.end());
-  if (!pays_as_mask(*commonest, kSample)) return std::nullopt;
+  if (!pays_as_mask(*commonest, kFew)) return std::nullopt;
   return static_cast<std::uint8_t>(commonest - counts.begin());
 }
 
@@ -86,20 +88,17 @@ bool covers(const SharedTable& shared, EntropyCoder coder, const ByteCounts& cou
   return true;
 }
 
-// The symbols that a table has no frequency of their own for, and how many of them there are.
-struct Rare {
-  ByteSet symbols;
-  std::size_t count = 0;
-};
-Rare rare_symbols(const RansFrequencies& frequencies, const ByteCounts& counts) {
-  Rare rare;
+// The symbols whose values travel beside the stream.
+ByteSet rare_symbols(const RansFrequencies& frequencies) {
+  ByteSet rare;
   for (int s = 0; s < 256; ++s)
-    if (frequencies.escapes(s)) {
-      rare.symbols.insert(static_cast<std::uint8_t>(s));
-      rare.count += counts[s];
-    }
+    if (frequencies.escapes(s)) rare.insert(static_cast<std::uint8_t>(s));
   return rare;
 }
+
+// Counting takes a third as long as coding, and 64 Ki symbols tell the frequencies well enough:
+// with m of them, and k in use, the code is about k / (2 m ln 2) bits a symbol longer, 0.001 here.
+constexpr std::size_t kSampleRun = 256, kSampleRuns = 256, kSample = kSampleRun * kSampleRuns;
 
 }  // namespace
 
@@ -119,15 +118,39 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_constant(std::uint8_t 
   return out.first(2);
 }
 
+// The counts of all symbols, or of a sample if the coder can do with one: rANS has escapes for what
+// the sample did not see.
+ByteCounts BlockEncoder::State::count(std::span<const std::uint8_t> symbols, CountedFrom& from) {
+  if (from == CountedFrom::kAll || symbols.size() < 2 * kSample) {
+    from = CountedFrom::kAll;
+    return count_bytes(symbols);
+  }
+  sample.resize(kSample);
+  const std::size_t stride = symbols.size() / kSampleRuns;
+  for (std::size_t run = 0; run < kSampleRuns; ++run)
+    std::copy_n(symbols.begin() + run * stride, kSampleRun, sample.begin() + run * kSampleRun);
+  return count_bytes(sample);
+}
+
 std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
-    std::span<const std::uint8_t> symbols, const ByteCounts& counts, bool use_shared,
-    Level& level) {
-  std::array<std::uint8_t, kMaxBlockHeader> header;
-  std::size_t header_size = 1;
+    std::span<const std::uint8_t> symbols, const ByteCounts& counts, CountedFrom from,
+    bool use_shared, Level& level) {
   const Weights weights = to_weights(counts);
   const RansFrequencies frequencies =
-      use_shared ? shared->frequencies : *choose_frequencies(weights);
-  const bool paired = coded_bits(weights, frequencies) >= 8.0 * kPairedBytes;
+      use_shared ? shared->frequencies : *choose_frequencies(weights, from);
+  std::size_t num_escapes = 0;
+  if (frequencies.has_escape()) {
+    num_escapes =
+        copy_escapes(symbols, rare_symbols(frequencies), at_least(escapes, symbols.size()).data());
+    // A sample so wrong is of symbols that change from place to place.
+    if (from == CountedFrom::kSample && num_escapes > symbols.size() / 64)
+      return encode_rans(symbols, count_bytes(symbols), CountedFrom::kAll, use_shared, level);
+  }
+  const double counted = from == CountedFrom::kSample ? kSample : symbols.size();
+  const double bits = coded_bits(weights, frequencies) * (symbols.size() / counted);
+  const bool paired = bits >= 8.0 * kPairedBytes;
+  std::array<std::uint8_t, kMaxBlockHeader> header;
+  std::size_t header_size = 1;
   header[0] =
       static_cast<std::uint8_t>(static_cast<int>(BlockMethod::kRans) +
                                 (use_shared ? kSharedFlag : 0) + (paired ? kPairedFlag : 0));
@@ -138,17 +161,19 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
     build_encode_table(frequencies, rans);
   }
   const RansEncodeTable& table = use_shared ? shared_rans : rans;
-  const Rare rare = rare_symbols(frequencies, counts);
   const std::span<std::uint8_t> scratch = at_least(
-      level.scratch, 2 * rans_encode_bound(symbols.size()) + kMaxBlockHeader + rare.count);
+      level.scratch, 2 * rans_encode_bound(symbols.size()) + kMaxBlockHeader + num_escapes);
   // Everything is written backwards, as rANS writes.
   std::uint8_t* begin = scratch.data() + scratch.size();
   const std::uint8_t* const end = begin;
+  const auto prepend = [&](const std::uint8_t* bytes, std::size_t size) {
+    std::copy_n(bytes, size, begin -= size);
+  };
+  const auto prepend_size = [&](std::size_t size) { store_u32(begin -= 4, size); };
   const auto prepend_stream = [&](std::span<const std::uint8_t> part) {
     const auto room = scratch.first(static_cast<std::size_t>(begin - scratch.data()));
     begin = const_cast<std::uint8_t*>(rans_encode(part, table, room).data());
   };
-  const auto prepend_size = [&](std::size_t size) { store_u32(begin -= 4, size); };
   if (paired) {
     const std::size_t first = symbols.size() / (2 * kRansStates) * kRansStates;
     prepend_stream(symbols.subspan(first));
@@ -159,12 +184,10 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
     prepend_stream(symbols);
   }
   if (frequencies.has_escape()) {
-    begin -= rare.count;
-    copy_escapes(symbols, rare.symbols, begin);
-    prepend_size(rare.count);
+    prepend(escapes.data(), num_escapes);
+    prepend_size(num_escapes);
   }
-  begin -= header_size;
-  std::copy_n(header.begin(), header_size, begin);
+  prepend(header.data(), header_size);
   return {begin, end};
 }
 
@@ -219,16 +242,18 @@ std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::u
   if (const auto zero = may_be_sparse ? dominant_symbol(symbols) : std::nullopt) {
     block = encode_sparse(symbols, *zero, depth);
   } else {
-    const ByteCounts counts = count_bytes(symbols);
+    CountedFrom from = coder == EntropyCoder::kRans ? CountedFrom::kSample : CountedFrom::kAll;
+    const ByteCounts counts = count(symbols, from);
+    const std::size_t num_counted = from == CountedFrom::kSample ? kSample : symbols.size();
     const auto commonest = std::max_element(counts.begin(), counts.end());
     const auto symbol = static_cast<std::uint8_t>(commonest - counts.begin());
     const bool use_shared = may_share && covers(*shared, coder, counts);
     if (*commonest == symbols.size())
       block = encode_constant(symbol, level);
-    else if (may_be_sparse && pays_as_mask(*commonest, symbols.size()))
+    else if (may_be_sparse && pays_as_mask(*commonest, num_counted))
       block = encode_sparse(symbols, symbol, depth);
     else if (coder == EntropyCoder::kRans)
-      block = encode_rans(symbols, counts, use_shared, level);
+      block = encode_rans(symbols, counts, from, use_shared, level);
     else
       block = encode_huffman(symbols, counts, use_shared, level);
   }

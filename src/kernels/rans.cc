@@ -21,7 +21,7 @@ void build_encode_table(const RansFrequencies& frequencies, RansEncodeTable& tab
   std::uint32_t start = 0;
   for (int s = 0; s < 256; ++s) {
     const std::uint32_t frequency = frequencies.frequency[s];
-    table.packed()[s] = frequency | start << 16;
+    table.packed[s] = frequency | start << 16;
     start += frequency;
     if (frequency == 0) continue;
     const int shift = std::bit_width(frequency - 1);  // ceil(log2 f)
@@ -31,7 +31,7 @@ void build_encode_table(const RansFrequencies& frequencies, RansEncodeTable& tab
   if (!frequencies.has_escape()) return;
   for (int s = 0; s < 256; ++s) {
     if (frequencies.frequency[s] != 0) continue;
-    table.packed()[s] = table.packed()[frequencies.escape];
+    table.packed[s] = table.packed[frequencies.escape];
     table.shift[s] = table.shift[frequencies.escape];
     table.reciprocal[s] = table.reciprocal[frequencies.escape];
   }

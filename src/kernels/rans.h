@@ -1,9 +1,10 @@
 // Range asymmetric numeral systems (rANS) over 8-bit symbols, 32 states interleaved in one stream.
 //
-// A state x lives in [2^15, 2^31). To encode symbol s with frequency f of 2^n, n = 12, and cumulative
-// start c: while x >= f 2^(31-n), write its low 16 bits as a word and shift them out (at most once); then
-// x <- floor(x / f) 2^n + (x mod f) + c. Decoding is the exact reverse, so the encoder walks the
-// symbols backwards and writes its words backwards; the decoder reads both forwards.
+// A state x lives in [2^15, 2^31). To encode symbol s with frequency f of 2^n, n = 12, and
+// cumulative start c: while x >= f 2^(31-n), write its low 16 bits as a word and shift them out (at
+// most once); then x <- floor(x / f) 2^n + (x mod f) + c. Decoding is the exact reverse, so the
+// encoder walks the symbols backwards and writes its words backwards; the decoder reads both
+// forwards.
 //
 // States below 2^31 keep signed comparisons valid (AVX2 has no others) and make a 32-bit reciprocal
 // exact. The loss against the ideal code is second order in 2^n / x, because the first-order terms
@@ -63,16 +64,12 @@ bool is_valid(const RansFrequencies& frequencies) noexcept;
 struct RansEncodeTable {
   // frequency | start << 16: all that an encoder needs of a symbol, in one gather. Symbols without
   // a frequency have the escape's.
-  static constexpr std::size_t kMargin = 16;  // on either side, for loads wider than an entry
-  alignas(64) std::array<std::uint32_t, 256 + 2 * kMargin> padded;
+  alignas(64) std::array<std::uint32_t, 256> packed;
   // floor(x / f) = (x * reciprocal) >> (31 + shift) for x < 2^31: with s = ceil(log2 f) and
   // reciprocal = ceil(2^(31+s) / f) the excess is x e / (f 2^(31+s)) < 1/f, where e < f <= 2^s
   // (Granlund and Montgomery).
   std::array<std::uint64_t, 256> reciprocal;
   std::array<std::uint8_t, 256> shift;
-
-  std::uint32_t* packed() noexcept { return padded.data() + kMargin; }
-  const std::uint32_t* packed() const noexcept { return padded.data() + kMargin; }
 };
 
 struct RansDecodeTable {

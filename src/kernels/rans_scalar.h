@@ -31,8 +31,8 @@ inline void encode_group(std::span<const std::uint8_t> group, const RansEncodeTa
   for (int k = kRansStates - 1; k >= 0; --k) {
     if (position_of_state(k) >= group.size()) continue;
     const std::uint8_t symbol = group[position_of_state(k)];
-    const std::uint32_t frequency = table.packed()[symbol] & 0xffff;
-    const std::uint32_t start = table.packed()[symbol] >> 16;
+    const std::uint32_t frequency = table.packed[symbol] & 0xffff;
+    const std::uint32_t start = table.packed[symbol] >> 16;
     std::uint32_t x = states[k];
     if (x >= frequency << (31 - kRansBits)) {
       const std::uint16_t word = static_cast<std::uint16_t>(x);

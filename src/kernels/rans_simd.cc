@@ -110,7 +110,8 @@ HWY_INLINE V32 push(V32 x, V32 frequency, V32 start) {
   const auto shifted = hn::Add(hn::Sub(estimate, hn::Set(df, 0.625f)), hn::Set(df, 0x1p23f));
   const V32 quotient = hn::Sub(hn::BitCast(d, shifted), hn::Set(d, 0x4b000000u));
   const V32 rest = hn::Sub(x, hn::Mul(quotient, frequency));
-  const V32 mend = hn::IfThenZeroElse(less(rest, frequency), hn::Sub(hn::Set(d, kRansTotal), frequency));
+  const V32 mend =
+      hn::IfThenZeroElse(less(rest, frequency), hn::Sub(hn::Set(d, kRansTotal), frequency));
   return hn::Add(hn::Add(hn::ShiftLeft<kRansBits>(quotient), hn::Add(rest, start)), mend);
 }
 
@@ -119,10 +120,14 @@ template <int v>
 HWY_INLINE V32 encode_vector(V32 x, const std::uint8_t* group, const RansEncodeTable& table,
                              std::uint8_t*& end) {
   const D32 d;
-  const std::uint32_t* const entries = table.packed();
-  const V32 packed{_mm256_set_m128i(
-      look_up_four(entries, group[v + 16], group[v + 20], group[v + 24], group[v + 28]),
-      look_up_four(entries, group[v], group[v + 4], group[v + 8], group[v + 12]))};
+  const auto entry = [&](int i) {
+    return _mm_cvtsi32_si128(static_cast<int>(table.packed[group[4 * i + v]]));
+  };
+  const auto four = [&](int i) HWY_ATTR {
+    return _mm_unpacklo_epi64(_mm_unpacklo_epi32(entry(i), entry(i + 1)),
+                              _mm_unpacklo_epi32(entry(i + 2), entry(i + 3)));
+  };
+  const V32 packed{_mm256_set_m128i(four(4), four(0))};
   const V32 frequency = hn::And(packed, hn::Set(d, 0xffff));
   const auto keeps = less(x, hn::ShiftLeft<31 - kRansBits>(frequency));
   std::uint8_t set[8];  // Highway writes one byte and wants room for eight

@@ -67,7 +67,9 @@ TEST(Frequencies, ExtremeCounts) {
   EXPECT_EQ(two->frequency[9], 1);
   EXPECT_EQ(two->frequency[10], 4095);
   weights.fill(1);
-  for (const int frequency : fit_frequencies(weights)->frequency) EXPECT_EQ(frequency, 16);
+  const auto equal = fit_frequencies(weights);
+  ASSERT_TRUE(equal);
+  for (const int frequency : equal->frequency) EXPECT_EQ(frequency, 16);
   // 255 symbols that deserve nothing and one that deserves all.
   weights[77] = std::uint64_t{1} << 50;
   const auto f = fit_frequencies(weights);
