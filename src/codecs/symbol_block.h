@@ -14,8 +14,8 @@
 // 2 and 3 plus 16: the shared table is used and none follows. 2 plus 32: two rANS streams instead
 // of one, the size of the first (uint32) in front, the first with the first n / 64 * 32 symbols;
 // two are decoded together, faster. If the table has an escape, the escapes are their number
-// (uint32) and their values (kernels/escapes.h); otherwise nothing. Integers are little-endian. No block is longer than n + 1
-// bytes.
+// (uint32) and their values (kernels/escapes.h); otherwise nothing. Integers are little-endian. No
+// block is longer than n + 1 bytes.
 //
 // An encoder or decoder keeps its scratch memory from block to block: use one per thread.
 #ifndef SLIMGRAD_CODECS_SYMBOL_BLOCK_H_

@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "kernels/rans_simd.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target, as Highway asks.
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "kernels/rans.h"
@@ -208,6 +209,7 @@ struct Stream {
 
 // A group takes at most 64 bytes, and its last load reads 16 bytes from at most 48 on.
 constexpr std::ptrdiff_t kGroupBytes = 64;
+constexpr std::size_t kAhead = 512;  // bytes of output
 
 HWY_INLINE V32 look(const std::uint32_t* slots, V32 x) {
   return gather(slots, hn::And(x, hn::Set(D32(), kRansTotal - 1)));
@@ -261,6 +263,9 @@ HWY_INLINE void decode_two(const std::uint32_t* slots, Stream& s, Stream& t) {
   const std::size_t most = std::min(s.left, t.left) / kRansStates;
   std::size_t g = 0;
   for (; g < most && s_end - s_next >= kGroupBytes && t_end - t_next >= kGroupBytes; ++g) {
+    // The outputs are too far apart and too slow for the CPU to notice that they grow.
+    hwy::Prefetch(s_out + g * kRansStates + kAhead);
+    hwy::Prefetch(t_out + g * kRansStates + kAhead);
     const V32 e0 = look(slots, x0);
     pop(y0, f0, t_next);
     const V32 e1 = look(slots, x1);
