@@ -129,7 +129,7 @@ def test_encode_compiles_into_one_graph():
 
 def test_decode_breaks_the_graph_and_says_why():
     payload = sg.encode(gradient(5000))
-    with pytest.raises(Exception, match="outside of torch.compile"):
+    with pytest.raises(Exception, match=r"outside of torch\.compile"):
         torch.compile(lambda p: torch.ops.slimgrad.decode(p), fullgraph=True)(payload)
 
 
