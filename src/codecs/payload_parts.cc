@@ -24,6 +24,10 @@ Place place_of(std::size_t plane, std::size_t width) {
 
 void PlaneEncoder::append(BlockEncoder& encoder, const void* values, std::size_t num_values,
                           std::size_t width, std::vector<std::uint8_t>& block) {
+  if (width == 1) {
+    const std::span bytes(static_cast<const std::uint8_t*>(values), num_values);
+    return append_part(encoder.encode(bytes), Place::kLast, block);
+  }
   // Each plane has a byte in front, so that a stored one is a symbol block as it lies.
   const std::size_t stride = num_values + 1;
   if (planes_.size() < stride * width) planes_.resize(stride * width);
