@@ -48,6 +48,7 @@ void PlaneEncoder::append(BlockEncoder& encoder, const void* values, std::size_t
 
 DecodeStatus PlaneDecoder::decode(BlockDecoder& decoder, std::span<const std::uint8_t> block,
                                   std::size_t num_values, std::size_t width, void* values) {
+  if (width == 1) return decoder.decode(block, {static_cast<std::uint8_t*>(values), num_values});
   if (planes_.size() < num_values * width) planes_.resize(num_values * width);
   std::array<const std::uint8_t*, kernels::kMaxPlanes> planes = {};
   for (std::size_t p = 0; p < width; ++p) {
