@@ -1,8 +1,10 @@
-"""Payloads: sizes and speeds beside ZipNN and zstd -1, on gradients made by training a network.
+"""Payloads: sizes and speeds beside zstd -1 and ZipNN, with one thread and with two.
 
-Lossless tensors are compared with ZipNN (its defaults for the type, one thread for each of ours)
-and zstd; quantized and pruned codes with zstd -1 on the same codes, one byte a value. The number in
-the name is the coded size over the input's: for codes, over one byte a value. Rivals that are not
+Codes of 8 bits, generated ones and those of real gradients, are coded as they are, by both sides.
+Pruned gradients are coded from float32 values by us, end to end, and by zstd from codes of one byte
+that it gets for nothing. Lossless tensors are compared with ZipNN (its defaults for the type, as
+many threads as ours). The number in a name is the coded size over the input's: for codes, over one
+byte a value. Ratios are times over the rival's. zstd has one thread, always. Rivals that are not
 installed are left out, and said so.
 """
 
@@ -14,8 +16,8 @@ from torch import nn
 from bench.timing import Row, race
 
 
-def weight_gradients(num_steps: int) -> torch.Tensor:
-    """The weight gradients of a small classifier after a few steps, as one float32 array."""
+def weight_gradients(num_steps: int) -> dict[str, torch.Tensor]:
+    """The weight gradients of a small classifier after a few steps, by layer."""
     torch.manual_seed(0)
     centres = torch.randn(10, 784)
     width = 1536
@@ -29,7 +31,16 @@ def weight_gradients(num_steps: int) -> torch.Tensor:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), labels).backward()
         optimizer.step()
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.dim() == 2])
+    return {name: p.grad.flatten() for name, p in model.named_parameters() if p.dim() == 2}
+
+
+def generated_codes(shape: float, num_values: int) -> torch.Tensor:
+    """Generalized normal values as 8-bit integers; the largest magnitude is 127."""
+    generator = torch.Generator().manual_seed(1)
+    gamma = torch.distributions.Gamma(torch.tensor(1 / shape, dtype=torch.float64), 1.0)
+    torch.manual_seed(1)  # Distributions draw from the global generator.
+    x = gamma.sample((num_values,)) ** (1 / shape)
+    return uniform_codes(x * torch.sign(torch.randn(num_values, generator=generator)))
 
 
 def installed(name: str) -> bool:
@@ -88,14 +99,14 @@ def our_coder(x: torch.Tensor, num_bytes: int, mode: str, **options) -> dict:
     return {"encode": {name: encode}, "decode": {name: lambda: ops.decode(packed)}}
 
 
-def race_coders(case: str, x: torch.Tensor, coders: list[dict], seconds: float) -> list[Row]:
+def race_coders(case: str, coders: list[dict], rival: str, seconds: float) -> list[Row]:
     rows = []
-    target = torch.empty_like(x)
     for direction in ["encode", "decode"]:
-        alternatives = {"copy_": lambda: target.copy_(x)}
+        alternatives = {}
         for coder in coders:
             alternatives |= coder.get(direction, {})
-        rows += race("coding", f"{case}, {direction}", "copy_", alternatives, seconds)
+        unit = next((n for n in alternatives if n.startswith(rival)), next(iter(alternatives)))
+        rows += race("coding", f"{case}, {direction}", unit, alternatives, seconds)
     return rows
 
 
@@ -107,40 +118,47 @@ def uniform_codes(x: torch.Tensor) -> torch.Tensor:
     return torch.round(x / x.abs().max() * 127).to(torch.int8)
 
 
-def run(quick: bool) -> list[Row]:
-    seconds = 0.5 if quick else 4.0
-    gradients = weight_gradients(3 if quick else 30)
-    threads = torch.get_num_threads()
-    rows = []
-    for dtype in [torch.float32, torch.bfloat16]:
-        x = gradients.to(dtype)
-        data = as_bytes(x)
-        coders = [our_coder(x, len(data), "lossless")]
-        coders += [our_coder(x, len(data), "lossless", coder="huffman")]
-        coders += [zipnn_coder(data, dtype), zstd_coder(data)]
-        name = str(dtype).removeprefix("torch.")
-        case = f"lossless {name}, {x.numel() >> 10} Ki weight gradients, {threads} threads"
-        rows += race_coders(case, x, coders, seconds)
+def race_codes(title: str, codes: torch.Tensor, seconds: float) -> list[Row]:
+    data = as_bytes(codes)
+    coders = [our_coder(codes, len(data), "lossless", coder=c) for c in ("rans", "huffman")]
+    return race_coders(f"8-bit codes, {title}", [*coders, zstd_coder(data)], "zstd", seconds)
 
-    # zstd gets the codes for nothing; we quantize too.
-    coders = [
-        our_coder(gradients, gradients.numel(), "uniform", coder=c) for c in ("rans", "huffman")
-    ]
-    coders += [
-        our_coder(gradients, gradients.numel(), "uniform", model=model)
-        for model in ("normal", "laplace", "gennorm")
-    ]
-    coders += [zstd_coder(as_bytes(uniform_codes(gradients)))]
-    rows += race_coders(f"8-bit codes, {threads} threads", gradients, coders, seconds)
 
+def race_pruned(gradients: torch.Tensor, threads: str, seconds: float) -> list[Row]:
     ops = torch.ops.slimgrad
-    for sparsity in [0.8, 0.9]:
-        threshold = float(ops.threshold(ops.measure(gradients), sparsity, "empirical")[0])
-        pruned = ops.prune(gradients, threshold, 1)
-        coders = [our_coder(pruned, pruned.numel(), "pruned", survivors="float")]
-        codes = ops.quantize(pruned, 4, 3, float(pruned.abs().max()) / 248, "nearest", "zero", 0)
-        unique = torch.unique(codes)
-        coders += [zstd_coder(as_bytes(torch.searchsorted(unique, codes).to(torch.uint8)))]
-        zeros = float((pruned == 0).float().mean())
-        rows += race_coders(f"{zeros:.0%} pruned, {threads} threads", pruned, coders, seconds)
+    threshold = float(ops.threshold(ops.measure(gradients), 0.85, "empirical")[0])
+    pruned = ops.prune(gradients, threshold, 1)
+    codes = ops.quantize(pruned, 4, 3, float(pruned.abs().max()) / 248, "nearest", "zero", 0)
+    unique = torch.unique(codes)
+    data = as_bytes(torch.searchsorted(unique, codes).to(torch.uint8))
+    coders = [our_coder(pruned, len(data), "pruned", survivors="float"), zstd_coder(data)]
+    zeros = float((pruned == 0).float().mean())
+    return race_coders(f"{zeros:.0%} pruned, {threads}", coders, "zstd", seconds)
+
+
+def race_lossless(x: torch.Tensor, threads: str, seconds: float) -> list[Row]:
+    data = as_bytes(x)
+    coders = [our_coder(x, len(data), "lossless", coder=c) for c in ("rans", "huffman")]
+    coders += [zipnn_coder(data, x.dtype), zstd_coder(data)]
+    name = str(x.dtype).removeprefix("torch.")
+    return race_coders(f"lossless {name}, {threads}", coders, "ZipNN", seconds)
+
+
+def run(quick: bool) -> list[Row]:
+    seconds = 0.2 if quick else 1.5
+    gradients = torch.cat(list(weight_gradients(3 if quick else 30).values()))
+    num_codes = 1 << (18 if quick else 22)
+    codes = {f"shape {s}": generated_codes(s, num_codes) for s in (0.4, 0.7, 1.0, 2.0)}
+    codes["real gradients"] = uniform_codes(gradients)
+    rows = []
+    threads_before = torch.get_num_threads()
+    for num_threads in (1, 2):
+        torch.set_num_threads(num_threads)
+        threads = f"{num_threads} thread{'s' if num_threads > 1 else ''}"
+        for title, x in codes.items():
+            rows += race_codes(f"{title}, {threads}", x, seconds)
+        rows += race_pruned(gradients, threads, seconds)
+        for dtype in (torch.float32, torch.bfloat16):
+            rows += race_lossless(gradients.to(dtype), threads, seconds)
+    torch.set_num_threads(threads_before)
     return rows

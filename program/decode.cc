@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "program/block_threads.h"
 #include "program/byte_files.h"
 #include "program/payload_files.h"
 #include "program/progress.h"
@@ -14,6 +15,7 @@ namespace {
 
 struct Options {
   std::string in, out;
+  int num_threads = default_num_threads();
 };
 
 void write_text(NewFile& file, const std::string& text) {
@@ -27,14 +29,13 @@ void check_ending(const std::string& path, const std::string& ending) {
                      ", as this is what was encoded, got '" + path + "'");
 }
 
-std::vector<std::uint8_t> decode_tensor(const PayloadDecoder& decoder, const std::string& name) {
+std::vector<std::uint8_t> decode_tensor(const PayloadDecoder& decoder, const std::string& name,
+                                        int num_threads) {
   const std::uint64_t num_bytes = decoder.info().num_bytes();
   std::vector<std::uint8_t> values(num_bytes);
   Progress progress("decoding " + name, num_bytes);
-  for (std::size_t i = 0; i < decoder.num_blocks(); ++i) {
-    decoder.run(i, i + 1, values);
-    progress.done(num_bytes * (i + 1) / decoder.num_blocks());
-  }
+  for_block_ranges(decoder.num_blocks(), num_threads, progress,
+                   [&](std::size_t first, std::size_t last) { decoder.run(first, last, values); });
   return values;
 }
 
@@ -47,8 +48,8 @@ void check_entry(const NamedTensor& entry, const PayloadInfo& info) {
                        "damaged container: '" + entry.name + "' is not what the index says");
 }
 
-void write_safetensors(const PayloadFile& input, const std::string& path, NewFile& file) {
-  check_ending(path, ".safetensors");
+void write_safetensors(const PayloadFile& input, const Options& options, NewFile& file) {
+  check_ending(options.out, ".safetensors");
   std::vector<std::uint64_t> sizes;
   for (const NamedTensor& tensor : input.tensors) {
     const PayloadInfo info = inspect(tensor.bytes);
@@ -57,14 +58,15 @@ void write_safetensors(const PayloadFile& input, const std::string& path, NewFil
   }
   write_text(file, safetensors_header(input.metadata, input.tensors, sizes));
   for (const NamedTensor& tensor : input.tensors)
-    file.write(decode_tensor(PayloadDecoder(tensor.bytes), tensor.name));
+    file.write(decode_tensor(PayloadDecoder(tensor.bytes), tensor.name, options.num_threads));
 }
 
-void write_npy(const PayloadFile& input, const std::string& path, NewFile& file) {
+void write_npy(const PayloadFile& input, const Options& options, NewFile& file) {
   const PayloadDecoder decoder(input.tensors[0].bytes);
-  check_ending(path, ".npy");
-  const std::vector<std::uint8_t> values = decode_tensor(decoder, "");
-  write_text(file, npy_header(decoder.info().dtype, decoder.info().shape));
+  check_ending(options.out, ".npy");
+  const std::vector<std::uint8_t> values = decode_tensor(decoder, "", options.num_threads);
+  const PayloadInfo& info = decoder.info();
+  write_text(file, npy_header(info.dtype, info.shape, info.fortran_order));
   file.write(values);
 }
 
@@ -75,9 +77,9 @@ Report run(const Options& options) {
   try {
     const PayloadFile input = parse_payload_file(bytes);
     if (input.is_container)
-      write_safetensors(input, options.out, file);
+      write_safetensors(input, options, file);
     else
-      write_npy(input, options.out, file);
+      write_npy(input, options, file);
     report.json = {
         {"input", options.in}, {"output", options.out}, {"tensors", input.tensors.size()}};
     report.text = options.out + ": " + std::to_string(input.tensors.size()) +
@@ -95,6 +97,7 @@ Action declare(CLI::App& app) {
   app.add_option("OUT", options->out, "The .npy or .safetensors file to write")
       ->required()
       ->type_name("");
+  declare_threads(app, options->num_threads);
   return [options] { return run(*options); };
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "program/block_threads.h"
 #include "program/byte_files.h"
 #include "program/payload_files.h"
 #include "program/progress.h"
@@ -15,7 +16,7 @@ namespace {
 struct Options {
   std::string in, out, mode = "lossless", format = "1-4-3", coder = "rans", model = "counted",
                        survivors = "exact";
-  int bits = 8;
+  int bits = 8, num_threads = default_num_threads();
   double scale = 0, threshold = 0;
   bool bfloat16 = false;
 };
@@ -33,8 +34,10 @@ EncodeOptions encode_options(const Options& options) {
   return result;
 }
 
-std::vector<std::uint8_t> encode_tensor(const NamedTensor& tensor, EncodeOptions options) {
-  TensorView view = {tensor.bytes.data(), tensor.dtype.value_or(DType::kInt8), tensor.shape};
+std::vector<std::uint8_t> encode_tensor(const NamedTensor& tensor, EncodeOptions options,
+                                        int num_threads) {
+  TensorView view = {tensor.bytes.data(), tensor.dtype.value_or(DType::kInt8), tensor.shape,
+                     tensor.fortran_order};
   if (!tensor.dtype) view.shape = {tensor.bytes.size()};
   if (view.dtype == DType::kFloat64 || view.dtype == DType::kInt8)
     if (!tensor.name.empty()) options = {.coder = options.coder};
@@ -48,10 +51,8 @@ std::vector<std::uint8_t> encode_tensor(const NamedTensor& tensor, EncodeOptions
   }
   PayloadEncoder encoder(view, options);
   Progress progress("encoding " + tensor.name, tensor.bytes.size());
-  for (std::size_t i = 0; i < encoder.num_blocks(); ++i) {
-    encoder.run(i, i + 1);
-    progress.done(tensor.bytes.size() * (i + 1) / encoder.num_blocks());
-  }
+  for_block_ranges(encoder.num_blocks(), num_threads, progress,
+                   [&](std::size_t first, std::size_t last) { encoder.run(first, last); });
   std::vector<std::uint8_t> payload(encoder.finish());
   encoder.write(payload);
   return payload;
@@ -110,7 +111,8 @@ Report run(const Options& options) {
       input = parse_safetensors(file);
     else
       input.tensors.push_back(parse_npy(file, options.bfloat16));
-    for (const NamedTensor& tensor : input.tensors) payloads.push_back(encode_tensor(tensor, how));
+    for (const NamedTensor& tensor : input.tensors)
+      payloads.push_back(encode_tensor(tensor, how, options.num_threads));
   } catch (const std::runtime_error& error) {
     throw FileError(options.in + ": " + error.what());
   }
@@ -136,6 +138,7 @@ Action declare(CLI::App& app) {
   app.add_option("--coder", options->coder, "rans or huffman")->capture_default_str();
   app.add_option("--model", options->model, "counted, gennorm, laplace or normal")
       ->capture_default_str();
+  declare_threads(app, options->num_threads);
   app.add_flag("--bfloat16", options->bfloat16, "A file of 16-bit integers holds bfloat16");
   return [options] { return run(*options); };
 }

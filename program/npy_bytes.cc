@@ -40,8 +40,6 @@ NamedTensor parse_npy(std::span<const std::uint8_t> file, bool bfloat16) {
                                std::min<std::size_t>(file.size(), kMaxNpyHeaderBytes));
   const NpyHeader header = parse_npy_header(start);
   const DType dtype = dtype_of(header.descr, bfloat16);
-  if (header.fortran_order && header.shape.size() > 1)
-    throw NpyError("an array in Fortran order; convert with numpy.ascontiguousarray");
   const std::span<const std::uint8_t> values = file.subspan(header.data_offset);
   std::uint64_t num_bytes = 0;
   if (__builtin_mul_overflow(header.num_values, bytes_of(dtype), &num_bytes) ||
@@ -49,16 +47,17 @@ NamedTensor parse_npy(std::span<const std::uint8_t> file, bool bfloat16) {
     throw NpyError("the header promises " + std::to_string(header.num_values) + " values of " +
                    std::to_string(bytes_of(dtype)) + " bytes, the file has " +
                    std::to_string(values.size()) + " bytes of data");
-  return {"", header.descr, header.shape, values, dtype};
+  return {"", header.descr, header.shape, values, dtype, header.fortran_order};
 }
 
-std::string npy_header(DType dtype, const std::vector<std::uint64_t>& shape) {
+std::string npy_header(DType dtype, const std::vector<std::uint64_t>& shape, bool fortran_order) {
   std::string lengths;
   for (const std::uint64_t length : shape) lengths += std::to_string(length) + ", ";
   if (shape.size() > 1) lengths.resize(lengths.size() - 2);
   if (shape.size() == 1) lengths.pop_back();
   std::string text = "{'descr': '" + std::string(descr_of(dtype)) +
-                     "', 'fortran_order': False, 'shape': (" + lengths + "), }";
+                     "', 'fortran_order': " + (fortran_order ? "True" : "False") + ", 'shape': (" +
+                     lengths + "), }";
   // NumPy aligns the values to 64 bytes, with spaces and a newline.
   const std::size_t unpadded = 10 + text.size() + 1;
   text.append((64 - unpadded % 64) % 64, ' ');

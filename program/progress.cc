@@ -25,6 +25,11 @@ void Progress::done(std::uint64_t num_bytes) {
   show(std::to_string(percent) + " %");
 }
 
+void Progress::done_of(std::uint64_t part, std::uint64_t whole) {
+  const double share = static_cast<double>(part) / static_cast<double>(whole);
+  done(static_cast<std::uint64_t>(share * static_cast<double>(num_bytes_)));
+}
+
 void Progress::step(const std::string& activity) {
   if (visible_) show(activity);
 }

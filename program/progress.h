@@ -18,8 +18,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void done(std::uint64_t num_bytes);      // "what: 42 %"
-  void step(const std::string& activity);  // "what: activity"
+  void done(std::uint64_t num_bytes);                     // "what: 42 %"
+  void done_of(std::uint64_t part, std::uint64_t whole);  // the same, of the bytes in proportion
+  void step(const std::string& activity);                 // "what: activity"
 
  private:
   void show(const std::string& text);

@@ -24,13 +24,14 @@ struct NamedTensor {
   // What a payload can hold it as; nothing for the types that only other programs know, whose bytes
   // are coded as they are.
   std::optional<DType> dtype;
+  bool fortran_order = false;  // .npy files only
 };
 
-// In C order. 16-bit integers are bfloat16 if `bfloat16` says so. The result refers to `file`.
+// 16-bit integers are bfloat16 if `bfloat16` says so. The result refers to `file`.
 // Throws std::runtime_error in one line.
 NamedTensor parse_npy(std::span<const std::uint8_t> file, bool bfloat16);
 // What comes before the values. bfloat16, which NumPy does not know, is written as uint16.
-std::string npy_header(DType dtype, const std::vector<std::uint64_t>& shape);
+std::string npy_header(DType dtype, const std::vector<std::uint64_t>& shape, bool fortran_order);
 
 struct Safetensors {
   Json metadata;                     // of the file: an object of strings, or null

@@ -41,11 +41,13 @@ enum class EntropyCoder { kRans, kHuffman };
 EntropyCoder parse_entropy_coder(std::string_view name);  // "rans", "huffman"
 
 // The values in the order of the shape, without gaps, aligned as their type asks. The memory is
-// only read. At most 32 dimensions.
+// only read. At most 32 dimensions. In Fortran order the first index runs fastest; the values are
+// coded, and come back, in the order in which they lie.
 struct TensorView {
   const void* data = nullptr;
   DType dtype = DType::kFloat32;
   std::vector<std::uint64_t> shape;
+  bool fortran_order = false;
 };
 
 struct EncodeOptions {

@@ -40,6 +40,7 @@ constexpr std::size_t bytes_of(DType dtype) {
 struct PayloadInfo {
   DType dtype = DType::kFloat32;
   std::vector<std::uint64_t> shape;  // empty for a scalar
+  bool fortran_order = false;        // the first index runs fastest; of two dimensions or more
   PayloadKind kind = PayloadKind::kRaw;
   int block_log2 = 18;  // a block holds 2^block_log2 values; not for kRaw
 

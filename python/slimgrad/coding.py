@@ -17,6 +17,20 @@ class PayloadError(ValueError):
     """Bytes that are not a whole, undamaged payload."""
 
 
+@torch.library.register_fake("slimgrad::encode")
+def _(x, *arguments):
+    """As many bytes as the values turn out to need: a size that torch.compile does not know yet."""
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size(min=16), dtype=torch.uint8)
+
+
+@torch.library.register_fake("slimgrad::decode")
+def _(payload):
+    raise NotImplementedError(
+        "[decode] the type and shape of a payload are in its bytes: call slimgrad.decode outside "
+        "of torch.compile, or behind torch.compiler.disable"
+    )
+
+
 def _checked(op: Callable, payload: torch.Tensor):
     try:
         return op(payload)
@@ -54,8 +68,9 @@ def encode(
     or a law fitted to ``x``: "gennorm", "laplace", "normal". ``coder``: "rans" or "huffman".
 
     A tensor that this would not make smaller is stored as it is; a payload is never more than 64
-    bytes longer than ``x``. NaN and Inf raise, with their number, where they have no code. The size
-    depends on the values: torch.compile runs this outside its graphs.
+    bytes longer than ``x``. NaN and Inf raise, with their number, where they have no code.
+    torch.compile has this in its graphs, with a size that is known when it runs; not so ``decode``,
+    whose result may have any type and shape.
     """
     format = as_format(format)
     payload_seed = _seed(seed) if rounding == "stochastic" else 0

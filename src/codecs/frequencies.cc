@@ -57,8 +57,9 @@ class Exchange {
   std::array<double, 256> gain_, loss_;
 };
 
-// What choose_frequencies accepts as the cost of rounded probabilities, over the entropy.
-constexpr double kEnough = 1.002;
+// A symbol escapes if its share is at most 2^-14. Found by trying: the best limit for codes of
+// generalized normal laws is between an eighth and a half of the smallest frequency, 2^-12.
+constexpr int kRareShare = 14;
 
 struct Range {
   int first = 256, last = -1;
@@ -99,8 +100,7 @@ Weights to_weights(const ByteCounts& counts) {
 // choice is optimal as soon as no exchange of one unit between two symbols improves it. Begin near
 // the optimum, with each symbol's share rounded; then mend the sum, and exchange, always by the
 // best unit.
-std::optional<RansFrequencies> fit_frequencies(const Weights& weights, int bits) {
-  const std::uint32_t total = 1u << bits;
+std::optional<RansFrequencies> fit_frequencies(const Weights& weights) {
   std::array<std::uint64_t, 256> weight;
   std::array<std::uint8_t, 256> symbol;
   std::size_t m = 0;
@@ -111,17 +111,17 @@ std::optional<RansFrequencies> fit_frequencies(const Weights& weights, int bits)
       weight[m++] = weights[s];
       sum += static_cast<double>(weights[s]);
     }
-  if (m < 2 || m * kMaxRansFrequency < total) return std::nullopt;
+  if (m < 2) return std::nullopt;
 
   // Symbols that deserve less than 1 take 1; the others share the rest.
-  double rest_weight = sum, rest = total;
+  double rest_weight = sum, rest = kRansTotal;
   for (std::size_t i = 0; i < m; ++i)
-    if (static_cast<double>(weight[i]) * total < sum) {
+    if (static_cast<double>(weight[i]) * kRansTotal < sum) {
       rest_weight -= static_cast<double>(weight[i]);
       rest -= 1.0;
     }
   Exchange exchange(weight, m);
-  std::int64_t missing = total;
+  std::int64_t missing = kRansTotal;
   for (std::size_t i = 0; i < m; ++i) {
     const double share = static_cast<double>(weight[i]) * (rest / rest_weight) + 0.5;
     const double f = std::clamp(share, 1.0, static_cast<double>(kMaxRansFrequency));
@@ -145,7 +145,6 @@ std::optional<RansFrequencies> fit_frequencies(const Weights& weights, int bits)
     exchange.set(shrink, exchange.frequency[shrink] - 1);
   }
   RansFrequencies frequencies;
-  frequencies.bits = bits;
   for (std::size_t i = 0; i < m; ++i)
     frequencies.frequency[symbol[i]] = static_cast<std::uint16_t>(exchange.frequency[i]);
   return frequencies;
@@ -156,10 +155,12 @@ double coded_bits(const Weights& weights, const RansFrequencies& frequencies) {
   for (int s = 0; s < 256; ++s)
     if (weights[s] > 0) {
       const double w = static_cast<double>(weights[s]);
-      nats -= w * portable_log(static_cast<double>(frequencies.frequency[s]));
-      sum += w;
+      const bool escapes = frequencies.escapes(s);
+      const std::uint32_t f = frequencies.frequency[escapes ? frequencies.escape : s];
+      nats -= w * portable_log(static_cast<double>(f));
+      sum += w * (kRansBits + (escapes ? 8 : 0));
     }
-  return nats / kPortableLn2 + sum * frequencies.bits;
+  return nats / kPortableLn2 + sum;
 }
 
 double entropy_bits(const Weights& weights) {
@@ -173,25 +174,37 @@ double entropy_bits(const Weights& weights) {
   return sum > 0 ? (nats + sum * portable_log(sum)) / kPortableLn2 : 0.0;
 }
 
-std::optional<RansFrequencies> choose_frequencies(const Weights& weights) {
-  std::optional<RansFrequencies> best = fit_frequencies(weights, 12);
-  if (!best) return best;
-  const double entropy = entropy_bits(weights);
-  const std::uint64_t largest = *std::max_element(weights.begin(), weights.end());
+std::optional<RansFrequencies> choose_frequencies(const Weights& weights, CountedFrom from) {
   const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
-  for (int bits = 13; bits <= kMaxRansBits; ++bits) {
-    if (coded_bits(weights, *best) <= kEnough * entropy) break;
-    if (static_cast<double>(largest) * (1u << bits) >
-        static_cast<double>(kMaxRansFrequency) * static_cast<double>(sum))
-      break;
-    best = fit_frequencies(weights, bits);
+  Weights merged = weights;
+  std::uint64_t rare = 0;
+  int num_rare = 0, num_unseen = 0, escape = -1;
+  for (int s = 0; s < 256; ++s) {
+    num_unseen += weights[s] == 0 ? 1 : 0;
+    if (weights[s] == 0 || weights[s] > sum >> kRareShare) continue;
+    rare += weights[s];
+    ++num_rare;
+    // The commonest of them is likely to lie beside the others, where it costs the table least.
+    if (escape < 0 || weights[s] > weights[escape]) escape = s;
+    merged[s] = 0;
   }
-  return best;
+  const bool open = from == CountedFrom::kSample && num_unseen > 0;
+  if (num_rare < 2 && !open) return fit_frequencies(weights);
+  if (escape < 0) {  // the neighbour of the last symbol seen, or any other that is free
+    for (int s = 0; s < 256; ++s)
+      if (weights[s] == 0 && (escape < 0 || (s > 0 && weights[s - 1] > 0))) escape = s;
+    rare = 1;
+  }
+  merged[escape] = rare;
+  std::optional<RansFrequencies> frequencies = fit_frequencies(merged);
+  if (frequencies) frequencies->escape = escape;
+  return frequencies;
 }
 
 void write_frequencies(const RansFrequencies& frequencies, BitWriter& out) {
   const Range range = range_in_use(frequencies.frequency);
-  out.put(static_cast<std::uint32_t>(frequencies.bits - kMinRansBits), 2);
+  out.put(frequencies.has_escape() ? 1 : 0, 1);
+  if (frequencies.has_escape()) out.put(static_cast<std::uint32_t>(frequencies.escape), 8);
   out.put(static_cast<std::uint32_t>(range.first), 8);
   out.put(static_cast<std::uint32_t>(range.last), 8);
   int width = 1;
@@ -204,7 +217,7 @@ void write_frequencies(const RansFrequencies& frequencies, BitWriter& out) {
 }
 
 bool read_frequencies(BitReader& in, RansFrequencies& frequencies) {
-  frequencies.bits = kMinRansBits + static_cast<int>(in.get(2));
+  frequencies.escape = in.get(1) == 1 ? static_cast<int>(in.get(8)) : -1;
   const std::uint32_t first = in.get(8), last = in.get(8);
   frequencies.frequency = {};
   int width = 1, step;

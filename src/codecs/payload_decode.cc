@@ -12,7 +12,9 @@
 #include "formats/payload_header.h"
 #include "kernels/dispatch.h"
 #include "kernels/half_float.h"
+#include "kernels/nonzeros.h"
 #include "kernels/value_symbols.h"
+#include "kernels/zero_mask.h"
 
 namespace slimgrad {
 namespace {
@@ -88,8 +90,8 @@ struct PayloadDecoder::State {
     const PayloadInfo& info;
     BlockDecoder decoder;
     PlaneDecoder planes;
-    std::vector<std::uint8_t> symbols, classes;
-    std::vector<T> survivors;
+    std::vector<std::uint8_t> symbols, masks, classes;
+    std::vector<T> survivors, nonzeros;
     std::vector<BFloat16Bits> halves;
     std::array<T, 256> table = {};
     int num_symbols = 0;
@@ -130,8 +132,14 @@ template <typename T>
 DecodeStatus PayloadDecoder::State::Worker<T>::decode_pruned(Bytes block, std::span<T> values) {
   Bytes part;
   if (!take_part(block, Place::kInside, part)) return DecodeStatus::kTruncated;
-  classes.resize(values.size());
-  DecodeStatus status = decoder.decode(part, classes);
+  masks.resize(num_masks(values.size()));
+  DecodeStatus status = decoder.decode(part, masks);
+  if (status != DecodeStatus::kOk) return status;
+  const std::size_t num_nonzeros = count_others(masks, values.size());
+  if (num_nonzeros > values.size()) return DecodeStatus::kBadFinalState;
+  if (!take_part(block, Place::kInside, part)) return DecodeStatus::kTruncated;
+  classes.resize(num_nonzeros);
+  status = decoder.decode(part, classes);
   if (status != DecodeStatus::kOk) return status;
   if (kernels::largest_symbol(classes) > kernels::kSurvivorClass)
     return DecodeStatus::kBadFinalState;
@@ -146,8 +154,10 @@ DecodeStatus PayloadDecoder::State::Worker<T>::decode_pruned(Bytes block, std::s
     status = decode_halves(block, kept);
   if (status != DecodeStatus::kOk) return status;
   const T threshold = kernels::from_float_bits<T>(std::bit_cast<std::uint32_t>(info.threshold));
+  nonzeros.resize(num_nonzeros + kernels::kNonzerosSlack / sizeof(T));
   kernels::merge_classes(std::span<const std::uint8_t>(classes), threshold, survivors.data(),
-                         values.data());
+                         nonzeros.data());
+  kernels::merge_nonzeros(masks.data(), nonzeros.data(), sizeof(T), values.data(), values.size());
   return DecodeStatus::kOk;
 }
 

@@ -13,7 +13,10 @@
 #include "kernels/apply.h"
 #include "kernels/dispatch.h"
 #include "kernels/half_float.h"
+#include "kernels/nonzeros.h"
+#include "kernels/uniform.h"
 #include "kernels/value_symbols.h"
+#include "kernels/zero_mask.h"
 
 namespace slimgrad {
 namespace {
@@ -50,7 +53,7 @@ struct PayloadEncoder::State {
     const State& state;
     BlockEncoder encoder;
     PlaneEncoder planes;
-    std::vector<std::uint8_t> symbols, survivors;
+    std::vector<std::uint8_t> symbols, masks, nonzeros, survivors;
     std::vector<BFloat16Bits> halves;
 
     explicit Worker(const State& state)
@@ -90,10 +93,17 @@ void PayloadEncoder::State::Worker::append_pruned(std::span<const T> values, std
                                                   std::vector<std::uint8_t>& block) {
   const PayloadInfo& info = state.info;
   const T threshold = kernels::from_float_bits<T>(std::bit_cast<std::uint32_t>(info.threshold));
-  symbols.resize(values.size());
-  survivors.resize(values.size() * sizeof(T));
+  masks.resize(num_masks(values.size()));
+  nonzeros.resize(values.size() * sizeof(T) + kernels::kNonzerosSlack);
+  const std::size_t num_nonzeros = kernels::split_nonzeros(values.data(), values.size(), sizeof(T),
+                                                           masks.data(), nonzeros.data());
+  append_part(encoder.encode(masks), Place::kInside, block);
+  symbols.resize(num_nonzeros);
+  survivors.resize(num_nonzeros * sizeof(T));
   T* const kept = reinterpret_cast<T*>(survivors.data());
-  const std::size_t count = kernels::split_classes(values, threshold, symbols.data(), kept);
+  const std::size_t count = kernels::split_classes(
+      std::span<const T>(reinterpret_cast<const T*>(nonzeros.data()), num_nonzeros), threshold,
+      symbols.data(), kept);
   append_part(encoder.encode(symbols), Place::kInside, block);
   if (info.survivors == Survivors::kExact) {
     planes.append(encoder, kept, count, sizeof(T), block);

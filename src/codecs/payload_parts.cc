@@ -24,6 +24,10 @@ Place place_of(std::size_t plane, std::size_t width) {
 
 void PlaneEncoder::append(BlockEncoder& encoder, const void* values, std::size_t num_values,
                           std::size_t width, std::vector<std::uint8_t>& block) {
+  if (width == 1) {
+    const std::span bytes(static_cast<const std::uint8_t*>(values), num_values);
+    return append_part(encoder.encode(bytes), Place::kLast, block);
+  }
   // Each plane has a byte in front, so that a stored one is a symbol block as it lies.
   const std::size_t stride = num_values + 1;
   if (planes_.size() < stride * width) planes_.resize(stride * width);
@@ -44,6 +48,7 @@ void PlaneEncoder::append(BlockEncoder& encoder, const void* values, std::size_t
 
 DecodeStatus PlaneDecoder::decode(BlockDecoder& decoder, std::span<const std::uint8_t> block,
                                   std::size_t num_values, std::size_t width, void* values) {
+  if (width == 1) return decoder.decode(block, {static_cast<std::uint8_t*>(values), num_values});
   if (planes_.size() < num_values * width) planes_.resize(num_values * width);
   std::array<const std::uint8_t*, kernels::kMaxPlanes> planes = {};
   for (std::size_t p = 0; p < width; ++p) {

@@ -13,7 +13,7 @@
 #include "codecs/plan.h"
 #include "formats/payload_header.h"
 #include "kernels/half_float.h"
-#include "kernels/value_symbols.h"
+#include "kernels/magnitude_range.h"
 
 namespace slimgrad {
 namespace {
@@ -150,6 +150,7 @@ PayloadInfo plan_payload(const TensorView& tensor, const EncodeOptions& options)
   PayloadInfo info;
   info.dtype = tensor.dtype;
   info.shape = tensor.shape;
+  info.fortran_order = tensor.fortran_order && tensor.shape.size() > 1;
   info.kind = options.kind;
   info.block_log2 = options.block_log2;
   if (info.kind == PayloadKind::kLossless && better_as_classes(tensor, info.num_values()))

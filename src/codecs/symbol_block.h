@@ -6,15 +6,16 @@
 // Bytes of a block of n symbols: the method, then
 //   0 raw       the symbols
 //   1 constant  the one symbol
-//   2 rans      table (frequencies.h), streams (kernels/rans.h)
+//   2 rans      table (frequencies.h), escapes, streams (kernels/rans.h)
 //   3 huffman   table (frequencies.h), streams (kernels/huffman.h)
 //   4 sparse    the commonest symbol, the size of the mask block (uint32), mask block, others block
 //               (kernels/zero_mask.h): both are blocks themselves, sparse at most kMaxSparseDepth
 //               deep
 // 2 and 3 plus 16: the shared table is used and none follows. 2 plus 32: two rANS streams instead
 // of one, the size of the first (uint32) in front, the first with the first n / 64 * 32 symbols;
-// two are decoded together, faster. Integers are little-endian. No block is longer than n + 1
-// bytes.
+// two are decoded together, faster. If the table has an escape, the escapes are their number
+// (uint32) and their values (kernels/escapes.h); otherwise nothing. Integers are little-endian. No
+// block is longer than n + 1 bytes.
 //
 // An encoder or decoder keeps its scratch memory from block to block: use one per thread.
 #ifndef SLIMGRAD_CODECS_SYMBOL_BLOCK_H_
@@ -34,12 +35,11 @@ namespace slimgrad {
 inline constexpr std::size_t kDefaultBlockSymbols = 256 * 1024;
 inline constexpr std::size_t kMaxBlockSymbols = 16 * 1024 * 1024;
 // From this coded size on a block has two streams; below, 128 bytes more of states would show.
-inline constexpr std::size_t kPairedBytes = 120 * 1024;
+inline constexpr std::size_t kPairedBytes = 60 * 1024;
 inline constexpr int kMaxSparseDepth = 3;
 
 // A table that both sides know: counted over a whole tensor, computed from a model, or given. A
-// symbol of weight zero cannot be coded with it; a block that holds one falls back to its own
-// table.
+// block with a symbol that it has no code for falls back to its own table.
 struct SharedTable {
   RansFrequencies frequencies;
   HuffmanLengths lengths;

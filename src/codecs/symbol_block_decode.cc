@@ -3,6 +3,7 @@
 
 #include "codecs/symbol_block.h"
 #include "codecs/symbol_block_layout.h"
+#include "kernels/escapes.h"
 #include "kernels/zero_mask.h"
 
 namespace slimgrad {
@@ -21,12 +22,30 @@ struct BlockDecoder::State {
 
   DecodeStatus decode(Bytes bytes, Symbols symbols, int depth);
   DecodeStatus decode_plain(Bytes bytes, Symbols symbols, bool constant);
-  DecodeStatus decode_rans(Bytes bytes, Symbols symbols, const RansDecodeTable& table, bool paired);
+  DecodeStatus decode_rans(Bytes bytes, Symbols symbols, const RansDecodeTable& table, int escape,
+                           bool paired);
+  DecodeStatus decode_streams(Bytes bytes, Symbols symbols, const RansDecodeTable& table,
+                              bool paired);
   DecodeStatus decode_sparse(Bytes bytes, Symbols symbols, int depth);
 };
 
 DecodeStatus BlockDecoder::State::decode_rans(Bytes bytes, Symbols symbols,
-                                              const RansDecodeTable& table, bool paired) {
+                                              const RansDecodeTable& table, int escape,
+                                              bool paired) {
+  if (escape < 0) return decode_streams(bytes, symbols, table, paired);
+  if (bytes.size() < 4) return DecodeStatus::kTruncated;
+  const std::size_t num_escapes = load_u32(bytes.data());
+  if (num_escapes > bytes.size() - 4) return DecodeStatus::kTruncated;
+  const Bytes escapes = bytes.subspan(4, num_escapes);
+  const DecodeStatus status =
+      decode_streams(bytes.subspan(4 + num_escapes), symbols, table, paired);
+  if (status != DecodeStatus::kOk) return status;
+  const bool fit = put_escapes(symbols, static_cast<std::uint8_t>(escape), escapes);
+  return fit ? DecodeStatus::kOk : DecodeStatus::kBadFinalState;
+}
+
+DecodeStatus BlockDecoder::State::decode_streams(Bytes bytes, Symbols symbols,
+                                                 const RansDecodeTable& table, bool paired) {
   if (!paired) return rans_decode(bytes, table, symbols);
   if (bytes.size() < 4) return DecodeStatus::kTruncated;
   const std::size_t size = load_u32(bytes.data());
@@ -81,11 +100,13 @@ DecodeStatus BlockDecoder::State::decode(Bytes bytes, Symbols symbols, int depth
     case BlockMethod::kConstant:
       return decode_plain(bytes, symbols, method == BlockMethod::kConstant);
     case BlockMethod::kRans: {
-      if (use_shared) return decode_rans(bytes, symbols, shared_rans, paired);
+      if (use_shared)
+        return decode_rans(bytes, symbols, shared_rans, shared->frequencies.escape, paired);
       RansFrequencies frequencies;
       if (!read_frequencies(reader, frequencies)) return DecodeStatus::kBadTable;
       build_decode_table(frequencies, rans);
-      return decode_rans(bytes.subspan(reader.num_bytes()), symbols, rans, paired);
+      return decode_rans(bytes.subspan(reader.num_bytes()), symbols, rans, frequencies.escape,
+                         paired);
     }
     case BlockMethod::kHuffman: {
       if (use_shared) return huffman_decode(bytes, shared_huffman, symbols);

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "base/check.h"
 #include "codecs/symbol_block.h"
 #include "codecs/symbol_block_layout.h"
+#include "kernels/escapes.h"
 #include "kernels/zero_mask.h"
 
 namespace slimgrad {
@@ -32,13 +34,15 @@ struct BlockEncoder::State {
   RansEncodeTable rans, shared_rans;
   HuffmanEncodeTable huffman, shared_huffman;
   std::array<Level, kMaxSparseDepth + 1> levels;
+  std::vector<std::uint8_t> sample, escapes;
 
   std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols, int depth);
+  ByteCounts count(std::span<const std::uint8_t> symbols, CountedFrom& from);
   std::span<const std::uint8_t> encode_raw(std::span<const std::uint8_t> symbols, Level& level);
   std::span<const std::uint8_t> encode_constant(std::uint8_t symbol, Level& level);
   std::span<const std::uint8_t> encode_rans(std::span<const std::uint8_t> symbols,
-                                            const ByteCounts& counts, bool use_shared,
-                                            Level& level);
+                                            const ByteCounts& counts, CountedFrom from,
+                                            bool use_shared, Level& level);
   std::span<const std::uint8_t> encode_huffman(std::span<const std::uint8_t> symbols,
                                                const ByteCounts& counts, bool use_shared,
                                                Level& level);
@@ -54,28 +58,48 @@ std::span<std::uint8_t> at_least(std::vector<std::uint8_t>& buffer, std::size_t 
   return buffer;
 }
 
-// The commonest symbol if a sample says that it has more than half, and otherwise nothing. The
+// Whether to take a symbol out as a mask. Below 60 % that saves no time, as n / 8 masks and the
+// others are too many, and costs the states of a second stream.
+constexpr bool pays_as_mask(std::size_t count, std::size_t num_symbols) {
+  return 5 * count > 3 * num_symbols;
+}
+
+// The commonest symbol if a sample says that it is sparse, and otherwise nothing. The
 // sample decides only how the block is coded, so it need not be right; it saves counting all the
 // symbols, which is slowest where they are all alike.
 std::optional<std::uint8_t> dominant_symbol(std::span<const std::uint8_t> symbols) {
-  constexpr std::size_t kSample = 1024;
-  if (symbols.size() < 4 * kSample) return std::nullopt;
-  const std::size_t stride = (symbols.size() / kSample - 1) | 1;
-  std::array<std::uint8_t, kSample> sample;
-  for (std::size_t i = 0; i < kSample; ++i) sample[i] = symbols[i * stride];
-  const ByteCounts counts = count_bytes(sample);
+  constexpr std::size_t kFew = 1024;
+  if (symbols.size() < 4 * kFew) return std::nullopt;
+  const std::size_t stride = (symbols.size() / kFew - 1) | 1;
+  std::array<std::uint8_t, kFew> few;
+  for (std::size_t i = 0; i < kFew; ++i) few[i] = symbols[i * stride];
+  const ByteCounts counts = count_bytes(few);
   const auto commonest = std::max_element(counts.begin(), counts.end());
-  if (*commonest <= kSample / 2) return std::nullopt;
+  if (!pays_as_mask(*commonest, kFew)) return std::nullopt;
   return static_cast<std::uint8_t>(commonest - counts.begin());
 }
 
 // Whether the shared table gives every symbol that occurs a code.
-bool covers(const SharedTable& shared, const ByteCounts& counts) {
+bool covers(const SharedTable& shared, EntropyCoder coder, const ByteCounts& counts) {
+  const bool rans = coder == EntropyCoder::kRans;
+  if (rans && shared.frequencies.has_escape()) return true;
   for (int s = 0; s < 256; ++s)
-    if (counts[s] > 0 && (shared.frequencies.frequency[s] == 0 || shared.lengths[s] == 0))
+    if (counts[s] > 0 && (rans ? shared.frequencies.frequency[s] : shared.lengths[s]) == 0)
       return false;
   return true;
 }
+
+// The symbols whose values travel beside the stream.
+ByteSet rare_symbols(const RansFrequencies& frequencies) {
+  ByteSet rare;
+  for (int s = 0; s < 256; ++s)
+    if (frequencies.escapes(s)) rare.insert(static_cast<std::uint8_t>(s));
+  return rare;
+}
+
+// Counting takes a third as long as coding, and 64 Ki symbols tell the frequencies well enough:
+// with m of them, and k in use, the code is about k / (2 m ln 2) bits a symbol longer, 0.001 here.
+constexpr std::size_t kSampleRun = 256, kSampleRuns = 256, kSample = kSampleRun * kSampleRuns;
 
 }  // namespace
 
@@ -95,15 +119,39 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_constant(std::uint8_t 
   return out.first(2);
 }
 
+// The counts of all symbols, or of a sample if the coder can do with one: rANS has escapes for what
+// the sample did not see.
+ByteCounts BlockEncoder::State::count(std::span<const std::uint8_t> symbols, CountedFrom& from) {
+  if (from == CountedFrom::kAll || symbols.size() < 2 * kSample) {
+    from = CountedFrom::kAll;
+    return count_bytes(symbols);
+  }
+  sample.resize(kSample);
+  const std::size_t stride = symbols.size() / kSampleRuns;
+  for (std::size_t run = 0; run < kSampleRuns; ++run)
+    std::copy_n(symbols.begin() + run * stride, kSampleRun, sample.begin() + run * kSampleRun);
+  return count_bytes(sample);
+}
+
 std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
-    std::span<const std::uint8_t> symbols, const ByteCounts& counts, bool use_shared,
-    Level& level) {
-  std::array<std::uint8_t, kMaxBlockHeader> header;
-  std::size_t header_size = 1;
+    std::span<const std::uint8_t> symbols, const ByteCounts& counts, CountedFrom from,
+    bool use_shared, Level& level) {
   const Weights weights = to_weights(counts);
   const RansFrequencies frequencies =
-      use_shared ? shared->frequencies : *choose_frequencies(weights);
-  const bool paired = coded_bits(weights, frequencies) >= 8.0 * kPairedBytes;
+      use_shared ? shared->frequencies : *choose_frequencies(weights, from);
+  std::size_t num_escapes = 0;
+  if (frequencies.has_escape()) {
+    num_escapes =
+        copy_escapes(symbols, rare_symbols(frequencies), at_least(escapes, symbols.size()).data());
+    // A sample so wrong is of symbols that change from place to place.
+    if (from == CountedFrom::kSample && num_escapes > symbols.size() / 64)
+      return encode_rans(symbols, count_bytes(symbols), CountedFrom::kAll, use_shared, level);
+  }
+  const double counted = from == CountedFrom::kSample ? kSample : symbols.size();
+  const double bits = coded_bits(weights, frequencies) * (symbols.size() / counted);
+  const bool paired = bits >= 8.0 * kPairedBytes;
+  std::array<std::uint8_t, kMaxBlockHeader> header;
+  std::size_t header_size = 1;
   header[0] =
       static_cast<std::uint8_t>(static_cast<int>(BlockMethod::kRans) +
                                 (use_shared ? kSharedFlag : 0) + (paired ? kPairedFlag : 0));
@@ -114,27 +162,31 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
     build_encode_table(frequencies, rans);
   }
   const RansEncodeTable& table = use_shared ? shared_rans : rans;
-  std::span<std::uint8_t> scratch =
-      at_least(level.scratch, 2 * rans_encode_bound(symbols.size()) + kMaxBlockHeader);
-  const std::uint8_t* const end = scratch.data() + scratch.size();
-  std::uint8_t* begin;
-  const auto prepend = [&](std::span<const std::uint8_t> part) {
-    const auto room = scratch.first(static_cast<std::size_t>(begin - scratch.data()));
-    begin = const_cast<std::uint8_t*>(rans_encode(part, table, room).data());
+  const std::span<std::uint8_t> scratch = at_least(
+      level.scratch, 2 * rans_encode_bound(symbols.size()) + kMaxBlockHeader + num_escapes);
+  // Everything is written backwards, as rANS writes.
+  std::uint8_t* begin = scratch.data() + scratch.size();
+  const std::uint8_t* const end = begin;
+  const auto prepend = [&](const std::uint8_t* bytes, std::size_t size) {
+    std::memmove(begin -= size, bytes, size);  // the first stream may lie close before the second
   };
-  begin = scratch.data() + scratch.size();
+  const auto prepend_size = [&](std::size_t size) { store_u32(begin -= 4, size); };
   if (paired) {
     const std::size_t first = symbols.size() / (2 * kRansStates) * kRansStates;
-    prepend(symbols.subspan(first));
-    const std::uint8_t* const second = begin;
-    prepend(symbols.first(first));
-    store_u32(header.data() + header_size, static_cast<std::size_t>(second - begin));
-    header_size += 4;
+    const std::size_t half = scratch.size() / 2;
+    const RansPair streams = rans_encode_pair(symbols.first(first), symbols.subspan(first), table,
+                                              scratch.first(half), scratch.subspan(half));
+    begin -= streams.second.size();
+    prepend(streams.first.data(), streams.first.size());
+    prepend_size(streams.first.size());
   } else {
-    prepend(symbols);
+    begin -= rans_encode(symbols, table, scratch).size();
   }
-  begin -= header_size;
-  std::copy_n(header.begin(), header_size, begin);
+  if (frequencies.has_escape()) {
+    prepend(escapes.data(), num_escapes);
+    prepend_size(num_escapes);
+  }
+  prepend(header.data(), header_size);
   return {begin, end};
 }
 
@@ -189,16 +241,18 @@ std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::u
   if (const auto zero = may_be_sparse ? dominant_symbol(symbols) : std::nullopt) {
     block = encode_sparse(symbols, *zero, depth);
   } else {
-    const ByteCounts counts = count_bytes(symbols);
+    CountedFrom from = coder == EntropyCoder::kRans ? CountedFrom::kSample : CountedFrom::kAll;
+    const ByteCounts counts = count(symbols, from);
+    const std::size_t num_counted = from == CountedFrom::kSample ? kSample : symbols.size();
     const auto commonest = std::max_element(counts.begin(), counts.end());
     const auto symbol = static_cast<std::uint8_t>(commonest - counts.begin());
-    const bool use_shared = may_share && covers(*shared, counts);
+    const bool use_shared = may_share && covers(*shared, coder, counts);
     if (*commonest == symbols.size())
       block = encode_constant(symbol, level);
-    else if (may_be_sparse && *commonest > symbols.size() / 2)
+    else if (may_be_sparse && pays_as_mask(*commonest, num_counted))
       block = encode_sparse(symbols, symbol, depth);
     else if (coder == EntropyCoder::kRans)
-      block = encode_rans(symbols, counts, use_shared, level);
+      block = encode_rans(symbols, counts, from, use_shared, level);
     else
       block = encode_huffman(symbols, counts, use_shared, level);
   }

@@ -19,7 +19,7 @@ enum class BlockMethod : std::uint8_t {
 inline constexpr std::uint8_t kSharedFlag = 0x10;  // kRans, kHuffman: no table here, the shared one
 inline constexpr std::uint8_t kPairedFlag = 0x20;  // kRans: two streams
 
-// Room for the method, a table (at most 18 + 256 * (25 + 11) bits) and the first stream's size.
+// Room for the method, a table (at most 25 + 256 * (25 + 11) bits) and two sizes.
 inline constexpr std::size_t kMaxBlockHeader = 1280;
 
 inline void store_u32(std::uint8_t* bytes, std::size_t value) {

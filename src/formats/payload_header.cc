@@ -159,8 +159,13 @@ void read_parameters(Reader& in, PayloadInfo& info) {
 }
 
 void read_shape(Reader& in, PayloadInfo& info) {
-  const int num_dims = in.within(0, static_cast<int>(kMaxShapeLengths), "dimensions");
-  for (int i = 0; i < num_dims; ++i) info.shape.push_back(in.varint());
+  const std::uint8_t dims = in.byte();
+  const std::size_t num_dims = dims & ~kFortranFlag;
+  info.fortran_order = (dims & kFortranFlag) != 0;
+  if (num_dims > kMaxShapeLengths)
+    bad_header(std::to_string(num_dims) + " dimensions, expected 0 to 32");
+  if (info.fortran_order && num_dims < 2) bad_header("an order of fewer than two dimensions");
+  for (std::size_t i = 0; i < num_dims; ++i) info.shape.push_back(in.varint());
   // A tensor with a zero in its shape is empty, however long its other sides are.
   if (std::ranges::find(info.shape, 0u) != info.shape.end()) return;
   std::uint64_t bytes = bytes_of(info.dtype);
@@ -201,7 +206,7 @@ std::vector<std::uint8_t> write_payload_header(const PayloadInfo& info) {
   out.byte(kPayloadVersion);
   out.byte(static_cast<std::uint64_t>(info.kind));
   out.byte(static_cast<std::uint64_t>(info.dtype));
-  out.byte(info.shape.size());
+  out.byte(info.shape.size() | (info.fortran_order ? kFortranFlag : 0));
   for (const std::uint64_t length : info.shape) out.varint(length);
   if (info.kind == PayloadKind::kRaw) return out.take();
   write_parameters(info, out);

@@ -15,6 +15,7 @@ namespace slimgrad {
 inline constexpr std::array<std::uint8_t, 4> kPayloadMagic = {0x8d, 'S', 'G', 'P'};
 inline constexpr std::uint8_t kPayloadVersion = 1;
 inline constexpr std::size_t kMaxShapeLengths = 32;
+inline constexpr std::uint8_t kFortranFlag = 0x80;  // beside the number of dimensions
 inline constexpr int kMinBlockLog2 = 12, kMaxBlockLog2 = 20;
 inline constexpr std::size_t kChecksumBytes = 8;
 // Magic, version, kind, type, number of dimensions; checksum.

@@ -49,59 +49,53 @@ HWY_BEFORE_NAMESPACE();
 namespace slimgrad::kernels::byte_planes::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Words are rotated vector by vector in a small buffer, which Highway then takes apart by bytes;
-// the lowest byte of a little-endian word comes first there, and last among the planes. Both return
-// how many values they did.
+using D8 = hn::ScalableTag<std::uint8_t>;
+using V8 = hn::Vec<D8>;
+
+// A word is rotated as bytes: each gives a bit to its neighbour. Both functions return how many
+// values they did.
+HWY_INLINE V8 left(V8 byte, V8 lower) {
+  return hn::Or(hn::Add(byte, byte), hn::ShiftRight<7>(lower));
+}
+HWY_INLINE V8 right(V8 byte, V8 upper) {
+  return hn::Or(hn::ShiftRight<1>(byte), hn::ShiftLeft<7>(upper));
+}
+
 template <typename Word>
 std::size_t split(const std::uint8_t* values, std::size_t num_values, const Planes& planes) {
-  const hn::ScalableTag<std::uint8_t> bytes;
-  const hn::ScalableTag<Word> words;
-  const std::size_t step = hn::Lanes(bytes), lanes = hn::Lanes(words);
-  HWY_ALIGN Word rotated[HWY_MAX_BYTES];
-  const auto* const buffer = reinterpret_cast<const std::uint8_t*>(rotated);
+  const D8 d;
+  const std::size_t step = hn::Lanes(d);
   std::size_t i = 0;
   for (; i + step <= num_values; i += step) {
-    const auto* const from = reinterpret_cast<const Word*>(values + i * sizeof(Word));
-    for (std::size_t j = 0; j < step; j += lanes) {
-      const auto word = hn::LoadU(words, from + j);
-      hn::Store(hn::Or(hn::ShiftLeft<1>(word), hn::ShiftRight<8 * sizeof(Word) - 1>(word)), words,
-                rotated + j);
-    }
-    hn::Vec<decltype(bytes)> a, b, c, d;
+    V8 b0, b1, b2, b3;  // the lowest byte of a little-endian word comes first
     if constexpr (sizeof(Word) == 2) {
-      hn::LoadInterleaved2(bytes, buffer, a, b);
+      hn::LoadInterleaved2(d, values + 2 * i, b0, b1);
+      hn::StoreU(left(b1, b0), d, planes[0] + i);
+      hn::StoreU(left(b0, b1), d, planes[1] + i);
     } else {
-      hn::LoadInterleaved4(bytes, buffer, a, b, c, d);
-      hn::StoreU(d, bytes, planes[0] + i);
-      hn::StoreU(c, bytes, planes[1] + i);
+      hn::LoadInterleaved4(d, values + 4 * i, b0, b1, b2, b3);
+      hn::StoreU(left(b3, b2), d, planes[0] + i);
+      hn::StoreU(left(b2, b1), d, planes[1] + i);
+      hn::StoreU(left(b1, b0), d, planes[2] + i);
+      hn::StoreU(left(b0, b3), d, planes[3] + i);
     }
-    hn::StoreU(b, bytes, planes[sizeof(Word) - 2] + i);
-    hn::StoreU(a, bytes, planes[sizeof(Word) - 1] + i);
   }
   return i;
 }
 
 template <typename Word>
 std::size_t merge(const ConstPlanes& planes, std::size_t num_values, std::uint8_t* values) {
-  const hn::ScalableTag<std::uint8_t> bytes;
-  const hn::ScalableTag<Word> words;
-  const std::size_t step = hn::Lanes(bytes), lanes = hn::Lanes(words);
-  HWY_ALIGN Word rotated[HWY_MAX_BYTES];
-  auto* const buffer = reinterpret_cast<std::uint8_t*>(rotated);
+  const D8 d;
+  const std::size_t step = hn::Lanes(d);
   std::size_t i = 0;
   for (; i + step <= num_values; i += step) {
-    const auto a = hn::LoadU(bytes, planes[sizeof(Word) - 1] + i);
-    const auto b = hn::LoadU(bytes, planes[sizeof(Word) - 2] + i);
-    if constexpr (sizeof(Word) == 2)
-      hn::StoreInterleaved2(a, b, bytes, buffer);
-    else
-      hn::StoreInterleaved4(a, b, hn::LoadU(bytes, planes[1] + i), hn::LoadU(bytes, planes[0] + i),
-                            bytes, buffer);
-    auto* const to = reinterpret_cast<Word*>(values + i * sizeof(Word));
-    for (std::size_t j = 0; j < step; j += lanes) {
-      const auto word = hn::Load(words, rotated + j);
-      hn::StoreU(hn::Or(hn::ShiftRight<1>(word), hn::ShiftLeft<8 * sizeof(Word) - 1>(word)), words,
-                 to + j);
+    const V8 p0 = hn::LoadU(d, planes[0] + i), p1 = hn::LoadU(d, planes[1] + i);
+    if constexpr (sizeof(Word) == 2) {
+      hn::StoreInterleaved2(right(p1, p0), right(p0, p1), d, values + 2 * i);
+    } else {
+      const V8 p2 = hn::LoadU(d, planes[2] + i), p3 = hn::LoadU(d, planes[3] + i);
+      hn::StoreInterleaved4(right(p3, p2), right(p2, p1), right(p1, p0), right(p0, p3), d,
+                            values + 4 * i);
     }
   }
   return i;

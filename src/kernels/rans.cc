@@ -7,18 +7,17 @@
 namespace slimgrad {
 
 bool is_valid(const RansFrequencies& frequencies) noexcept {
-  if (frequencies.bits < kMinRansBits || frequencies.bits > kMaxRansBits) return false;
-  const std::uint32_t total = 1u << frequencies.bits;
+  if (frequencies.escape > 255) return false;
+  if (frequencies.has_escape() && frequencies.frequency[frequencies.escape] == 0) return false;
   std::uint32_t sum = 0;
   for (const std::uint32_t frequency : frequencies.frequency) {
     if (frequency > kMaxRansFrequency) return false;
     sum += frequency;
   }
-  return sum == total;
+  return sum == kRansTotal;
 }
 
 void build_encode_table(const RansFrequencies& frequencies, RansEncodeTable& table) noexcept {
-  table.bits = frequencies.bits;
   std::uint32_t start = 0;
   for (int s = 0; s < 256; ++s) {
     const std::uint32_t frequency = frequencies.frequency[s];
@@ -29,16 +28,24 @@ void build_encode_table(const RansFrequencies& frequencies, RansEncodeTable& tab
     table.shift[s] = static_cast<std::uint8_t>(shift);
     table.reciprocal[s] = ((std::uint64_t{1} << (31 + shift)) + frequency - 1) / frequency;
   }
+  if (!frequencies.has_escape()) return;
+  for (int s = 0; s < 256; ++s) {
+    if (frequencies.frequency[s] != 0) continue;
+    table.packed[s] = table.packed[frequencies.escape];
+    table.shift[s] = table.shift[frequencies.escape];
+    table.reciprocal[s] = table.reciprocal[frequencies.escape];
+  }
 }
 
 void build_decode_table(const RansFrequencies& frequencies, RansDecodeTable& table) noexcept {
-  table.bits = frequencies.bits;
-  std::uint32_t start = 0;
+  std::uint32_t* slot = table.slots();
   for (std::uint32_t s = 0; s < 256; ++s) {
     const std::uint32_t frequency = frequencies.frequency[s];
-    for (std::uint32_t i = 0; i < frequency; ++i)
-      table.slots[start + i] = s << 24 | frequency << 12 | i;
-    start += frequency;
+    const std::uint32_t entry = s << 24 | frequency << 12;
+    // Eight at a time, into what comes later or into the margin.
+    for (std::uint32_t i = 0; i < frequency; i += 8)
+      for (std::uint32_t k = 0; k < 8; ++k) slot[i + k] = entry + i + k;
+    slot += frequency;
   }
 }
 

@@ -1,13 +1,19 @@
 // Range asymmetric numeral systems (rANS) over 8-bit symbols, 32 states interleaved in one stream.
 //
-// A state x lives in [2^15, 2^31). To encode symbol s with frequency f of 2^n and cumulative start
-// c: while x >= f 2^(31-n), write its low 16 bits as a word and shift them out (at most once); then
-// x <- floor(x / f) 2^n + (x mod f) + c. Decoding is the exact reverse, so the encoder walks the
-// symbols backwards and writes its words backwards; the decoder reads both forwards.
+// A state x lives in [2^15, 2^31). To encode symbol s with frequency f of 2^n, n = 12, and
+// cumulative start c: while x >= f 2^(31-n), write its low 16 bits as a word and shift them out (at
+// most once); then x <- floor(x / f) 2^n + (x mod f) + c. Decoding is the exact reverse, so the
+// encoder walks the symbols backwards and writes its words backwards; the decoder reads both
+// forwards.
 //
 // States below 2^31 keep signed comparisons valid (AVX2 has no others) and make a 32-bit reciprocal
 // exact. The loss against the ideal code is second order in 2^n / x, because the first-order terms
-// of the rounding cancel when averaged over the symbols; it is below 1e-4 bit for n <= 14.
+// of the rounding cancel when averaged over the symbols; it is below 1e-4 bit.
+//
+// Escapes. With 12 bits the decoder's table (16 KiB) stays in the L1 cache; but hundreds of symbols
+// that deserve far less than 1/4096 would take a good part of it. So one symbol, the escape, may
+// stand for all those without a frequency: the decoder gives the escape, and the caller puts the
+// values in their places (kernels/escapes.h).
 //
 // Interleaving. Symbols go in groups of 32. Position 4 i + v of a group belongs to state 8 v + i,
 // for v < 4 and i < 8, and within a group states act in the order 0, 1, ..., 31. So state 8 v + i
@@ -35,24 +41,29 @@ namespace slimgrad {
 inline constexpr int kRansStates = 32;
 inline constexpr std::uint32_t kRansLow = 1u << 15;  // the states' lower bound and start
 inline constexpr std::size_t kRansStateBytes = 4 * kRansStates;
-inline constexpr int kMinRansBits = 12;  // n
-inline constexpr int kMaxRansBits = 14;  // a table of 64 KiB; 12 bits (16 KiB) stay in the L1 cache
-inline constexpr std::uint32_t kMaxRansFrequency = 4095;
+inline constexpr int kRansBits = 12;  // n
+inline constexpr std::uint32_t kRansTotal = 1u << kRansBits;
+inline constexpr std::uint32_t kMaxRansFrequency = kRansTotal - 1;
 
-// Frequencies of the 256 symbols, adding up to 2^bits, none above 4095, so that a slot of the
-// decode table fits in 32 bits. With 12 bits that excludes only data of a single symbol, which
-// needs no coder; with 13 or 14 bits it asks that no symbol has half or a quarter of the mass.
+// Frequencies of the 256 symbols, adding up to 4096, none above 4095, so that a slot of the decode
+// table fits in 32 bits. That excludes only data of a single symbol, which needs no coder.
 struct RansFrequencies {
-  int bits = 12;
   std::array<std::uint16_t, 256> frequency = {};
+  int escape = -1;  // none, or a symbol with a frequency, which stands for those without
+
+  bool has_escape() const { return escape >= 0; }
+  // Whether the symbol's value travels beside the stream.
+  bool escapes(int symbol) const {
+    return has_escape() && (symbol == escape || frequency[static_cast<std::size_t>(symbol)] == 0);
+  }
 };
 
 // Whether the frequencies keep the promises above.
 bool is_valid(const RansFrequencies& frequencies) noexcept;
 
 struct RansEncodeTable {
-  int bits;
-  // frequency | start << 16: all that an encoder needs of a symbol, in one gather.
+  // frequency | start << 16: all that an encoder needs of a symbol, in one gather. Symbols without
+  // a frequency have the escape's.
   alignas(64) std::array<std::uint32_t, 256> packed;
   // floor(x / f) = (x * reciprocal) >> (31 + shift) for x < 2^31: with s = ceil(log2 f) and
   // reciprocal = ceil(2^(31+s) / f) the excess is x e / (f 2^(31+s)) < 1/f, where e < f <= 2^s
@@ -62,9 +73,12 @@ struct RansEncodeTable {
 };
 
 struct RansDecodeTable {
-  int bits;
-  // For each of the 2^bits slots: symbol << 24 | frequency << 12 | (slot - start).
-  alignas(64) std::array<std::uint32_t, 1 << kMaxRansBits> slots;
+  // For each of the 2^n slots: symbol << 24 | frequency << 12 | (slot - start).
+  static constexpr std::size_t kMargin = 16;  // on either side, for loads wider than a slot
+  alignas(64) std::array<std::uint32_t, kRansTotal + 2 * kMargin> padded;
+
+  std::uint32_t* slots() noexcept { return padded.data() + kMargin; }
+  const std::uint32_t* slots() const noexcept { return padded.data() + kMargin; }
 };
 
 // REQUIRES: is_valid(frequencies).
@@ -78,14 +92,24 @@ constexpr std::size_t rans_encode_bound(std::size_t num_symbols) {
 }
 
 // Encodes backwards into the end of `scratch` and returns the part that holds the bytes.
-// REQUIRES: scratch has rans_encode_bound(symbols.size()) bytes; the table gives every symbol that
-// occurs a non-zero frequency.
+// REQUIRES: scratch has rans_encode_bound(symbols.size()) bytes; every symbol that occurs
+// has a frequency, or there is an escape.
 std::span<const std::uint8_t> rans_encode(std::span<const std::uint8_t> symbols,
                                           const RansEncodeTable& table,
                                           std::span<std::uint8_t> scratch) noexcept;
 std::span<const std::uint8_t> rans_encode_scalar(std::span<const std::uint8_t> symbols,
                                                  const RansEncodeTable& table,
                                                  std::span<std::uint8_t> scratch) noexcept;
+
+// Two streams with the same table at once, which is faster than one after the other: like
+// rans_encode() for each, into a scratch of its own.
+struct RansPair {
+  std::span<const std::uint8_t> first, second;
+};
+RansPair rans_encode_pair(std::span<const std::uint8_t> first_symbols,
+                          std::span<const std::uint8_t> second_symbols,
+                          const RansEncodeTable& table, std::span<std::uint8_t> first_scratch,
+                          std::span<std::uint8_t> second_scratch) noexcept;
 
 // Fills `symbols` from exactly `bytes`. On a status other than kOk the symbols are unspecified.
 DecodeStatus rans_decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,

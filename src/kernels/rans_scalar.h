@@ -34,7 +34,7 @@ inline void encode_group(std::span<const std::uint8_t> group, const RansEncodeTa
     const std::uint32_t frequency = table.packed[symbol] & 0xffff;
     const std::uint32_t start = table.packed[symbol] >> 16;
     std::uint32_t x = states[k];
-    if (x >= frequency << (31 - table.bits)) {
+    if (x >= frequency << (31 - kRansBits)) {
       const std::uint16_t word = static_cast<std::uint16_t>(x);
       end -= 2;
       std::memcpy(end, &word, 2);
@@ -42,17 +42,16 @@ inline void encode_group(std::span<const std::uint8_t> group, const RansEncodeTa
     }
     const auto quotient =
         static_cast<std::uint32_t>((x * table.reciprocal[symbol]) >> (31 + table.shift[symbol]));
-    states[k] = x + start + quotient * ((1u << table.bits) - frequency);
+    states[k] = x + start + quotient * (kRansTotal - frequency);
   }
 }
 
 // Decodes one symbol; false if a word is needed and there is none.
 inline bool decode_symbol(const RansDecodeTable& table, std::uint32_t& x, const std::uint8_t*& next,
                           const std::uint8_t* end, std::uint8_t& symbol) noexcept {
-  const std::uint32_t slot = x & ((1u << table.bits) - 1);
-  const std::uint32_t entry = table.slots[slot];
+  const std::uint32_t entry = table.slots()[x % kRansTotal];
   symbol = static_cast<std::uint8_t>(entry >> 24);
-  x = (entry >> 12 & 0xfff) * (x >> table.bits) + (entry & 0xfff);
+  x = (entry >> 12 & 0xfff) * (x >> kRansBits) + (entry & 0xfff);
   if (x < kRansLow) {
     if (end - next < 2) return false;
     x = x << 16 | load_word(next);

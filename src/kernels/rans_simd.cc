@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "kernels/rans_simd.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target, as Highway asks.
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "kernels/rans.h"
@@ -67,43 +68,41 @@ HWY_INLINE auto less(V32 a, V32 b) {
   return hn::RebindMask(D32(), hn::Lt(hn::BitCast(di, a), hn::BitCast(di, b)));
 }
 
-// table[index[0]], table[index[stride]], ... by eight plain loads. On the CPU this was tuned on
-// (Zen 3) a gather instruction takes 12 cycles in a chain of four, this 7.5: it has fewer
-// micro-operations.
-template <int stride, typename Index>
-HWY_INLINE V32 look_up(const std::uint32_t* HWY_RESTRICT table, const Index* HWY_RESTRICT index) {
-  const hn::FixedTag<std::uint32_t, 4> d4;
-  const hn::FixedTag<std::uint64_t, 2> d2;
-  const auto one = [&](int k) {
-    const hn::FixedTag<std::uint32_t, 1> d1;
-    return hn::Vec<decltype(d4)>{hn::Load(d1, table + index[stride * k]).raw};
-  };
-  const auto four = [&](int k) {
-    const auto a = hn::InterleaveLower(one(k), one(k + 1));
-    const auto b = hn::InterleaveLower(one(k + 2), one(k + 3));
-    return hn::BitCast(d4, hn::InterleaveLower(hn::BitCast(d2, a), hn::BitCast(d2, b)));
-  };
-  return hn::Combine(D32(), four(4), four(0));
+// Entry i of the table into lane k of `lanes`: a blend with 16 bytes that begin k entries earlier.
+// One instruction with the load in it, where loading an entry and shuffling it into place are two.
+template <int k>
+HWY_INLINE __m128i insert(__m128i lanes, const std::uint32_t* HWY_RESTRICT table, std::size_t i) {
+  const auto* const from = reinterpret_cast<const __m128i*>(table + i - k);
+  return _mm_blend_epi32(lanes, _mm_loadu_si128(from), 1 << k);
 }
 
-// Getting the indices out as four 64-bit words beats eight extractions, and beats a way through
-// memory by far.
-HWY_INLINE V32 gather(const std::uint32_t* table, V32 index) {
-  const hn::FixedTag<std::uint64_t, 2> d2;
-  const auto low = hn::BitCast(d2, hn::LowerHalf(index));
-  const auto high = hn::BitCast(d2, hn::UpperHalf(hn::FixedTag<std::uint32_t, 4>(), index));
-  const std::uint64_t a = hn::ExtractLane(low, 0), b = hn::ExtractLane(low, 1);
-  const std::uint64_t c = hn::ExtractLane(high, 0), e = hn::ExtractLane(high, 1);
-  const std::uint64_t i[8] = {a & 0xffffffff, a >> 32, b & 0xffffffff, b >> 32,
-                              c & 0xffffffff, c >> 32, e & 0xffffffff, e >> 32};
-  return look_up<1>(table, i);
+HWY_INLINE __m128i look_up_four(const std::uint32_t* HWY_RESTRICT table, std::size_t i0,
+                                std::size_t i1, std::size_t i2, std::size_t i3) {
+  const __m128i first = _mm_cvtsi32_si128(static_cast<int>(table[i0]));
+  return insert<3>(insert<2>(insert<1>(first, table, i1), table, i2), table, i3);
 }
 
-// floor(x / f) 2^n + x mod f + start. As x < f 2^(31-n) and n >= 12, the quotient is below 2^19;
+// table[index[0]], ... by eight loads of the kind above; a gather instruction has 39
+// micro-operations on the CPU that this was tuned on (Zen 3). The indices come out as four 64-bit
+// words: eight extractions, or a way through memory, take longer.
+// REQUIRES: three entries before and after those looked up can be read.
+HWY_INLINE V32 gather(const std::uint32_t* HWY_RESTRICT table, V32 index) {
+  const __m128i low = _mm256_castsi256_si128(index.raw);
+  const __m128i high = _mm256_extracti128_si256(index.raw, 1);
+  const auto a = static_cast<std::uint64_t>(_mm_cvtsi128_si64(low));
+  const auto b = static_cast<std::uint64_t>(_mm_extract_epi64(low, 1));
+  const auto c = static_cast<std::uint64_t>(_mm_cvtsi128_si64(high));
+  const auto e = static_cast<std::uint64_t>(_mm_extract_epi64(high, 1));
+  constexpr std::uint64_t kLow = 0xffffffff;
+  return V32{_mm256_set_m128i(look_up_four(table, c & kLow, c >> 32, e & kLow, e >> 32),
+                              look_up_four(table, a & kLow, a >> 32, b & kLow, b >> 32))};
+}
+
+// floor(x / f) 2^n + x mod f + start. As x < f 2^(31-n) and n = 12, the quotient is below 2^19;
 // conversion, division and subtraction round once each, so the float quotient is off by less than
 // 1/8. Less 5/8 and rounded to the nearest integer (by adding 2^23) it is the true one or one less,
 // possibly -1, and one comparison with the remainder mends it.
-HWY_INLINE V32 push(V32 x, V32 frequency, V32 start, V32 total, int bits) {
+HWY_INLINE V32 push(V32 x, V32 frequency, V32 start) {
   const D32 d;
   const DI32 di;
   const DF32 df;
@@ -112,18 +111,26 @@ HWY_INLINE V32 push(V32 x, V32 frequency, V32 start, V32 total, int bits) {
   const auto shifted = hn::Add(hn::Sub(estimate, hn::Set(df, 0.625f)), hn::Set(df, 0x1p23f));
   const V32 quotient = hn::Sub(hn::BitCast(d, shifted), hn::Set(d, 0x4b000000u));
   const V32 rest = hn::Sub(x, hn::Mul(quotient, frequency));
-  const V32 mend = hn::IfThenZeroElse(less(rest, frequency), hn::Sub(total, frequency));
-  return hn::Add(hn::Add(hn::ShiftLeftSame(quotient, bits), hn::Add(rest, start)), mend);
+  const V32 mend =
+      hn::IfThenZeroElse(less(rest, frequency), hn::Sub(hn::Set(d, kRansTotal), frequency));
+  return hn::Add(hn::Add(hn::ShiftLeft<kRansBits>(quotient), hn::Add(rest, start)), mend);
 }
 
 // Encodes byte v of each of the eight 32-bit words of a group.
 template <int v>
 HWY_INLINE V32 encode_vector(V32 x, const std::uint8_t* group, const RansEncodeTable& table,
-                             V32 total, int bits, std::uint8_t*& end) {
+                             std::uint8_t*& end) {
   const D32 d;
-  const V32 packed = look_up<4>(table.packed.data(), group + v);
+  const auto entry = [&](int i) {
+    return _mm_cvtsi32_si128(static_cast<int>(table.packed[group[4 * i + v]]));
+  };
+  const auto four = [&](int i) HWY_ATTR {
+    return _mm_unpacklo_epi64(_mm_unpacklo_epi32(entry(i), entry(i + 1)),
+                              _mm_unpacklo_epi32(entry(i + 2), entry(i + 3)));
+  };
+  const V32 packed{_mm256_set_m128i(four(4), four(0))};
   const V32 frequency = hn::And(packed, hn::Set(d, 0xffff));
-  const auto keeps = less(x, hn::ShiftLeftSame(frequency, 31 - bits));
+  const auto keeps = less(x, hn::ShiftLeft<31 - kRansBits>(frequency));
   std::uint8_t set[8];  // Highway writes one byte and wants room for eight
   hn::StoreMaskBits(d, keeps, set);
   const std::uint8_t gives = static_cast<std::uint8_t>(~set[0]);
@@ -132,34 +139,98 @@ HWY_INLINE V32 encode_vector(V32 x, const std::uint8_t* group, const RansEncodeT
   hn::StoreU(hn::TableLookupBytes(words, shuffle), D8x16(), end - 16);
   end -= 2 * hwy::PopCount(gives);
   x = hn::IfThenElse(keeps, x, hn::ShiftRight<16>(x));
-  return push(x, frequency, hn::ShiftRight<16>(packed), total, bits);
+  return push(x, frequency, hn::ShiftRight<16>(packed));
+}
+
+// One stream being encoded: its states, what is left of its symbols, and where its words begin.
+struct Writer {
+  alignas(64) States x;
+  std::span<const std::uint8_t> symbols;
+  std::uint8_t* end;
+
+  HWY_INLINE V32 load(int v) const { return hn::Load(D32(), &x[8 * v]); }
+  HWY_INLINE void store(V32 x0, V32 x1, V32 x2, V32 x3) {
+    hn::Store(x0, D32(), &x[0]);
+    hn::Store(x1, D32(), &x[8]);
+    hn::Store(x2, D32(), &x[16]);
+    hn::Store(x3, D32(), &x[24]);
+  }
+};
+
+// Begins at the end: with the group that is not whole, if there is one.
+HWY_INLINE void open(std::span<const std::uint8_t> symbols, const RansEncodeTable& table,
+                     std::span<std::uint8_t> scratch, Writer& w) {
+  w.x.fill(kRansLow);
+  w.end = scratch.data() + scratch.size();
+  const std::size_t whole = symbols.size() / kRansStates * kRansStates;
+  if (whole < symbols.size()) encode_group(symbols.subspan(whole), table, w.x, w.end);
+  w.symbols = symbols.first(whole);
+}
+
+// The last num_symbols, which are whole groups.
+HWY_INLINE void encode_one(Writer& w, std::size_t num_symbols, const RansEncodeTable& table) {
+  V32 x0 = w.load(0), x1 = w.load(1), x2 = w.load(2), x3 = w.load(3);
+  const std::uint8_t* group = w.symbols.data() + w.symbols.size();
+  w.symbols = w.symbols.first(w.symbols.size() - num_symbols);
+  const std::uint8_t* const last = w.symbols.data() + w.symbols.size();
+  std::uint8_t* end = w.end;
+  while (group != last) {
+    group -= kRansStates;
+    x3 = encode_vector<3>(x3, group, table, end);
+    x2 = encode_vector<2>(x2, group, table, end);
+    x1 = encode_vector<1>(x1, group, table, end);
+    x0 = encode_vector<0>(x0, group, table, end);
+  }
+  w.store(x0, x1, x2, x3);
+  w.end = end;
+}
+
+// Two streams with equally many symbols left, vector by vector: a division takes long, and four
+// vectors are not enough to fill the time.
+HWY_INLINE void encode_two(Writer& v, Writer& w, const RansEncodeTable& table) {
+  V32 x0 = v.load(0), x1 = v.load(1), x2 = v.load(2), x3 = v.load(3);
+  V32 y0 = w.load(0), y1 = w.load(1), y2 = w.load(2), y3 = w.load(3);
+  std::uint8_t *v_end = v.end, *w_end = w.end;
+  for (std::size_t size = v.symbols.size(); size > 0; size -= kRansStates) {
+    const std::uint8_t* const v_group = v.symbols.data() + size - kRansStates;
+    const std::uint8_t* const w_group = w.symbols.data() + size - kRansStates;
+    x3 = encode_vector<3>(x3, v_group, table, v_end);
+    y3 = encode_vector<3>(y3, w_group, table, w_end);
+    x2 = encode_vector<2>(x2, v_group, table, v_end);
+    y2 = encode_vector<2>(y2, w_group, table, w_end);
+    x1 = encode_vector<1>(x1, v_group, table, v_end);
+    y1 = encode_vector<1>(y1, w_group, table, w_end);
+    x0 = encode_vector<0>(x0, v_group, table, v_end);
+    y0 = encode_vector<0>(y0, w_group, table, w_end);
+  }
+  v.store(x0, x1, x2, x3);
+  w.store(y0, y1, y2, y3);
+  v.end = v_end;
+  w.end = w_end;
 }
 
 std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
                                      const RansEncodeTable& table,
                                      std::span<std::uint8_t> scratch) {
-  const D32 d;
-  alignas(64) States states;
-  states.fill(kRansLow);
-  std::uint8_t* end = scratch.data() + scratch.size();
-  std::size_t size = symbols.size() / kRansStates * kRansStates;
-  if (size < symbols.size()) encode_group(symbols.subspan(size), table, states, end);
-  V32 x0 = hn::Load(d, &states[0]), x1 = hn::Load(d, &states[8]);
-  V32 x2 = hn::Load(d, &states[16]), x3 = hn::Load(d, &states[24]);
-  const int bits = table.bits;
-  const V32 total = hn::Set(d, 1u << bits);
-  for (; size > 0; size -= kRansStates) {
-    const std::uint8_t* const group = symbols.data() + size - kRansStates;
-    x3 = encode_vector<3>(x3, group, table, total, bits, end);
-    x2 = encode_vector<2>(x2, group, table, total, bits, end);
-    x1 = encode_vector<1>(x1, group, table, total, bits, end);
-    x0 = encode_vector<0>(x0, group, table, total, bits, end);
-  }
-  hn::Store(x0, d, &states[0]);
-  hn::Store(x1, d, &states[8]);
-  hn::Store(x2, d, &states[16]);
-  hn::Store(x3, d, &states[24]);
-  return store_states(states, end, scratch);
+  Writer writer;
+  open(symbols, table, scratch, writer);
+  encode_one(writer, writer.symbols.size(), table);
+  return store_states(writer.x, writer.end, scratch);
+}
+
+RansPair encode_pair(std::span<const std::uint8_t> first_symbols,
+                     std::span<const std::uint8_t> second_symbols, const RansEncodeTable& table,
+                     std::span<std::uint8_t> first_scratch,
+                     std::span<std::uint8_t> second_scratch) {
+  Writer first, second;
+  open(first_symbols, table, first_scratch, first);
+  open(second_symbols, table, second_scratch, second);
+  const std::size_t both = std::min(first.symbols.size(), second.symbols.size());
+  encode_one(first, first.symbols.size() - both, table);
+  encode_one(second, second.symbols.size() - both, table);
+  encode_two(first, second, table);
+  return {store_states(first.x, first.end, first_scratch),
+          store_states(second.x, second.end, second_scratch)};
 }
 
 // Gives the lanes that fell below the range their words. The sign of x - 2^15 says which, and both
@@ -204,29 +275,22 @@ struct Stream {
 
 // A group takes at most 64 bytes, and its last load reads 16 bytes from at most 48 on.
 constexpr std::ptrdiff_t kGroupBytes = 64;
+constexpr std::size_t kAhead = 512;  // bytes of output
 
-template <int bits>
 HWY_INLINE V32 look(const std::uint32_t* slots, V32 x) {
-  return gather(slots, hn::And(x, hn::Set(D32(), (1u << bits) - 1)));
+  return gather(slots, hn::And(x, hn::Set(D32(), kRansTotal - 1)));
 }
 
-template <int bits>
 HWY_INLINE void pop(V32& x, V32 entry, const std::uint8_t*& next) {
   const V32 field = hn::Set(D32(), 0xfff);
   const V32 frequency = hn::And(hn::ShiftRight<12>(entry), field);
   const V32 rest = hn::And(entry, field);
-  x = refill(hn::Add(hn::Mul(frequency, hn::ShiftRight<bits>(x)), rest), next);
+  x = refill(hn::Add(hn::Mul(frequency, hn::ShiftRight<kRansBits>(x)), rest), next);
 }
 
-template <int bits>
-HWY_INLINE void pop_group(V32& x0, V32& x1, V32& x2, V32& x3, V32 e0, V32 e1, V32 e2, V32 e3,
-                          const std::uint8_t*& next, std::uint8_t* out) {
+HWY_INLINE void store_symbols(V32 e0, V32 e1, V32 e2, V32 e3, std::uint8_t* out) {
   const D32 d;
   const hn::FixedTag<std::uint8_t, 32> d8;
-  pop<bits>(x0, e0, next);
-  pop<bits>(x1, e1, next);
-  pop<bits>(x2, e2, next);
-  pop<bits>(x3, e3, next);
   const V32 low =
       hn::Or(hn::ShiftRight<24>(e0), hn::And(hn::ShiftRight<16>(e1), hn::Set(d, 0xff00)));
   const V32 high = hn::Or(hn::And(hn::ShiftRight<8>(e2), hn::Set(d, 0xff0000)),
@@ -234,40 +298,58 @@ HWY_INLINE void pop_group(V32& x0, V32& x1, V32& x2, V32& x3, V32 e0, V32 e1, V3
   hn::StoreU(hn::BitCast(d8, hn::Or(low, high)), d8, out);
 }
 
-template <int bits>
 HWY_INLINE void decode_one(const std::uint32_t* slots, Stream& s) {
   V32 x0 = s.load(0), x1 = s.load(1), x2 = s.load(2), x3 = s.load(3);
   const std::uint8_t* next = s.next;
   const std::size_t most = s.left / kRansStates;
   std::size_t g = 0;
   for (; g < most && s.end - next >= kGroupBytes; ++g) {
-    const V32 e0 = look<bits>(slots, x0), e1 = look<bits>(slots, x1);
-    const V32 e2 = look<bits>(slots, x2), e3 = look<bits>(slots, x3);
-    pop_group<bits>(x0, x1, x2, x3, e0, e1, e2, e3, next, s.out + g * kRansStates);
+    const V32 e0 = look(slots, x0), e1 = look(slots, x1);
+    const V32 e2 = look(slots, x2), e3 = look(slots, x3);
+    pop(x0, e0, next);
+    pop(x1, e1, next);
+    pop(x2, e2, next);
+    pop(x3, e3, next);
+    store_symbols(e0, e1, e2, e3, s.out + g * kRansStates);
   }
   s.store(x0, x1, x2, x3);
   s.advance(next, g);
 }
 
 // Two streams in counterstep: while one waits for its table entries, the other uses its own. A step
-// of one stream is a chain of some fifty cycles, more than its four vectors can fill.
-template <int bits>
+// of one stream is a chain of some fifty cycles, more than its four vectors can fill. They
+// alternate vector by vector, because the CPU looks only half a step ahead; that alone is 20 %.
 HWY_INLINE void decode_two(const std::uint32_t* slots, Stream& s, Stream& t) {
   V32 x0 = s.load(0), x1 = s.load(1), x2 = s.load(2), x3 = s.load(3);
   V32 y0 = t.load(0), y1 = t.load(1), y2 = t.load(2), y3 = t.load(3);
-  V32 f0 = look<bits>(slots, y0), f1 = look<bits>(slots, y1);
-  V32 f2 = look<bits>(slots, y2), f3 = look<bits>(slots, y3);
-  const std::uint8_t* s_next = s.next;
-  const std::uint8_t* t_next = t.next;
+  V32 f0 = look(slots, y0), f1 = look(slots, y1), f2 = look(slots, y2), f3 = look(slots, y3);
+  const std::uint8_t *s_next = s.next, *t_next = t.next;
+  const std::uint8_t *const s_end = s.end, *const t_end = t.end;
+  std::uint8_t *const s_out = s.out, *const t_out = t.out;
   const std::size_t most = std::min(s.left, t.left) / kRansStates;
   std::size_t g = 0;
-  for (; g < most && s.end - s_next >= kGroupBytes && t.end - t_next >= kGroupBytes; ++g) {
-    const V32 e0 = look<bits>(slots, x0), e1 = look<bits>(slots, x1);
-    const V32 e2 = look<bits>(slots, x2), e3 = look<bits>(slots, x3);
-    pop_group<bits>(y0, y1, y2, y3, f0, f1, f2, f3, t_next, t.out + g * kRansStates);
-    f0 = look<bits>(slots, y0), f1 = look<bits>(slots, y1);
-    f2 = look<bits>(slots, y2), f3 = look<bits>(slots, y3);
-    pop_group<bits>(x0, x1, x2, x3, e0, e1, e2, e3, s_next, s.out + g * kRansStates);
+  for (; g < most && s_end - s_next >= kGroupBytes && t_end - t_next >= kGroupBytes; ++g) {
+    // The outputs are too far apart and too slow for the CPU to notice that they grow.
+    hwy::Prefetch(s_out + g * kRansStates + kAhead);
+    hwy::Prefetch(t_out + g * kRansStates + kAhead);
+    const V32 e0 = look(slots, x0);
+    pop(y0, f0, t_next);
+    const V32 e1 = look(slots, x1);
+    pop(y1, f1, t_next);
+    const V32 e2 = look(slots, x2);
+    pop(y2, f2, t_next);
+    const V32 e3 = look(slots, x3);
+    pop(y3, f3, t_next);
+    store_symbols(f0, f1, f2, f3, t_out + g * kRansStates);
+    f0 = look(slots, y0);
+    pop(x0, e0, s_next);
+    f1 = look(slots, y1);
+    pop(x1, e1, s_next);
+    f2 = look(slots, y2);
+    pop(x2, e2, s_next);
+    f3 = look(slots, y3);
+    pop(x3, e3, s_next);
+    store_symbols(e0, e1, e2, e3, s_out + g * kRansStates);
   }
   s.store(x0, x1, x2, x3);
   t.store(y0, y1, y2, y3);
@@ -290,20 +372,12 @@ HWY_INLINE DecodeStatus close(Stream& stream, const RansDecodeTable& table) {
   return decode_rest(table, stream.x, stream.next, stream.end, {stream.out, stream.left});
 }
 
-// Calls f with the table's number of bits as a constant, so that shifts and masks are immediate.
-template <class F>
-HWY_INLINE void with_bits(int bits, F f) {
-  if (bits == 12) f(std::integral_constant<int, 12>());
-  if (bits == 13) f(std::integral_constant<int, 13>());
-  if (bits == 14) f(std::integral_constant<int, 14>());
-}
-
 DecodeStatus decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
                     std::span<std::uint8_t> symbols) {
   Stream stream;
   const DecodeStatus status = open(bytes, symbols, stream);
   if (status != DecodeStatus::kOk) return status;
-  with_bits(table.bits, [&](auto bits) HWY_ATTR { decode_one<bits>(table.slots.data(), stream); });
+  decode_one(table.slots(), stream);
   return close(stream, table);
 }
 
@@ -315,11 +389,9 @@ DecodeStatus decode_pair(std::span<const std::uint8_t> bytes, std::span<std::uin
   if (status != DecodeStatus::kOk) return status;
   status = open(more_bytes, more_symbols, second);
   if (status != DecodeStatus::kOk) return status;
-  with_bits(table.bits, [&](auto bits) HWY_ATTR {
-    decode_two<bits>(table.slots.data(), first, second);
-    decode_one<bits>(table.slots.data(), first);
-    decode_one<bits>(table.slots.data(), second);
-  });
+  decode_two(table.slots(), first, second);
+  decode_one(table.slots(), first);
+  decode_one(table.slots(), second);
   status = close(first, table);
   return status == DecodeStatus::kOk ? close(second, table) : status;
 }
@@ -328,6 +400,14 @@ std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
                                      const RansEncodeTable& table,
                                      std::span<std::uint8_t> scratch) {
   return rans_encode_scalar(symbols, table, scratch);
+}
+
+RansPair encode_pair(std::span<const std::uint8_t> first_symbols,
+                     std::span<const std::uint8_t> second_symbols, const RansEncodeTable& table,
+                     std::span<std::uint8_t> first_scratch,
+                     std::span<std::uint8_t> second_scratch) {
+  return {rans_encode_scalar(first_symbols, table, first_scratch),
+          rans_encode_scalar(second_symbols, table, second_scratch)};
 }
 
 DecodeStatus decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
@@ -351,6 +431,7 @@ HWY_AFTER_NAMESPACE();
 namespace slimgrad {
 namespace rans {
 HWY_EXPORT(encode);
+HWY_EXPORT(encode_pair);
 HWY_EXPORT(decode);
 HWY_EXPORT(decode_pair);
 }  // namespace rans
@@ -360,6 +441,15 @@ std::span<const std::uint8_t> rans_encode(std::span<const std::uint8_t> symbols,
                                           std::span<std::uint8_t> scratch) noexcept {
   using namespace rans;
   return HWY_DYNAMIC_DISPATCH(encode)(symbols, table, scratch);
+}
+
+RansPair rans_encode_pair(std::span<const std::uint8_t> first_symbols,
+                          std::span<const std::uint8_t> second_symbols,
+                          const RansEncodeTable& table, std::span<std::uint8_t> first_scratch,
+                          std::span<std::uint8_t> second_scratch) noexcept {
+  using namespace rans;
+  return HWY_DYNAMIC_DISPATCH(encode_pair)(first_symbols, second_symbols, table, first_scratch,
+                                           second_scratch);
 }
 
 DecodeStatus rans_decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,

@@ -1,6 +1,6 @@
-// Values as 8-bit symbols and back, for payloads: uniform quantizing, and the classes of a pruned
-// tensor. T is float, BFloat16Bits or Float16Bits. Plain loops that compilers vectorize.
-// noexcept, no allocation, any thread; the same on every CPU.
+// Values as 8-bit symbols and back, for payloads: the classes of a pruned tensor, and tables. T is
+// float, BFloat16Bits or Float16Bits. Plain loops that compilers vectorize. noexcept, no
+// allocation, any thread; the same on every CPU.
 #ifndef SLIMGRAD_KERNELS_VALUE_SYMBOLS_H_
 #define SLIMGRAD_KERNELS_VALUE_SYMBOLS_H_
 
@@ -9,36 +9,12 @@
 #include <cstdint>
 #include <span>
 
-#include "base/rng.h"
-
 namespace slimgrad::kernels {
 
-// As bits of float32 magnitudes (magnitude.h).
-struct MagnitudeRange {
-  std::uint32_t largest = 0;             // of the finite ones
-  std::uint32_t smallest = 0xffffffffu;  // but zero; NaN and Inf count
-  std::uint64_t nonfinite = 0;
-};
-
-template <typename T>
-MagnitudeRange magnitude_range(std::span<const T> values) noexcept;
-
-// Symbol half + k for k = value / step rounded to the nearest integer, ties to even, and limited to
-// -half .. half. REQUIRES: the values are finite; symbols has as many; half <= 127.
-template <typename T>
-void uniform_symbols(std::span<const T> values, float step, int half,
-                     std::uint8_t* symbols) noexcept;
-// k is the integer below or above, the latter with the probability that makes it unbiased.
-template <typename T>
-void uniform_symbols_stochastic(std::span<const T> values, float step, int half,
-                                const RandomStream& random, std::uint64_t first_index,
-                                std::uint8_t* symbols) noexcept;
-
-// Classes: +0, +threshold, -threshold, and anything else, which is a survivor and is copied to
-// `survivors`. Returns how many there are. REQUIRES: classes and survivors have room for as many
-// as there are values.
-inline constexpr std::uint8_t kZeroClass = 0, kPositiveClass = 1, kNegativeClass = 2,
-                              kSurvivorClass = 3;
+// What a value that is not +0 is: +threshold, -threshold, or anything else, which is a survivor and
+// is copied to `survivors`. Returns how many there are. REQUIRES: classes and survivors have room
+// for as many as there are values.
+inline constexpr std::uint8_t kPositiveClass = 0, kNegativeClass = 1, kSurvivorClass = 2;
 template <typename T>
 std::size_t split_classes(std::span<const T> values, T threshold, std::uint8_t* classes,
                           T* survivors) noexcept;

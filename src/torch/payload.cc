@@ -1,6 +1,6 @@
 // The ops encode, decode and inspect: tensors as payloads, on the CPU. How long a payload is
-// depends on the values, and the shape of what it holds on its bytes; so there are no kernels for
-// Meta, and torch.compile breaks its graph here unless the caller registers sizes of its own.
+// depends on the values, and the shape of what it holds on its bytes; so what torch.compile needs
+// to know of them is in Python (coding.py), where there are sizes that are not known yet.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -94,12 +94,19 @@ void check_payload(const at::Tensor& payload, const char* op) {
         " with ", payload.dim(), " dimensions");
 }
 
+std::vector<std::int64_t> order_reversed(std::int64_t num_dims) {
+  std::vector<std::int64_t> order;
+  for (std::int64_t i = num_dims - 1; i >= 0; --i) order.push_back(i);
+  return order;
+}
+
 at::Tensor decode_cpu(const at::Tensor& payload) {
   check_payload(payload, "decode");
   const at::Tensor bytes = payload.contiguous();
   const PayloadDecoder decoder(elements<std::uint8_t>(bytes));
   const PayloadInfo& info = decoder.info();
-  const std::vector<std::int64_t> sizes(info.shape.begin(), info.shape.end());
+  std::vector<std::int64_t> sizes(info.shape.begin(), info.shape.end());
+  if (info.fortran_order) std::reverse(sizes.begin(), sizes.end());
   const at::Tensor out = at::empty(sizes, at::TensorOptions().dtype(scalar_type_of(info.dtype)));
   const std::span<std::uint8_t> to(static_cast<std::uint8_t*>(out.mutable_data_ptr()),
                                    static_cast<std::size_t>(out.nbytes()));
@@ -108,7 +115,8 @@ at::Tensor decode_cpu(const at::Tensor& payload) {
                      decoder.run(static_cast<std::size_t>(first), static_cast<std::size_t>(last),
                                  to);
                    });
-  return out;
+  // Fortran order is the order of the transpose.
+  return info.fortran_order ? out.permute(order_reversed(out.dim())) : out;
 }
 
 using Inspected =

@@ -24,7 +24,7 @@ TEST(PortableMath, AgreesWithTheLibrary) {
   EXPECT_EQ(portable_exp(0.0), 1.0);
 }
 
-// The optimum by dynamic programming over all ways to share 2^bits among few symbols.
+// The optimum by dynamic programming over all ways to share 4096 among few symbols.
 double best_cost(const std::vector<std::uint64_t>& w, int total) {
   std::vector<double> best(total + 1, std::numeric_limits<double>::infinity());
   best[0] = 0.0;
@@ -49,7 +49,7 @@ TEST(Frequencies, OptimalAgainstDynamicProgramming) {
     Weights weights = {};
     for (std::size_t i = 0; i < list.size(); ++i)
       weights[20 * i] = list[i] = 1 + (random() >> (20 + random() % 43));
-    const auto f = fit_frequencies(weights, 12);
+    const auto f = fit_frequencies(weights);
     ASSERT_TRUE(f && is_valid(*f));
     const double best = best_cost(list, 4096);
     EXPECT_NEAR(coded_bits(weights, *f), best, 1e-9 * best);
@@ -58,25 +58,49 @@ TEST(Frequencies, OptimalAgainstDynamicProgramming) {
 
 TEST(Frequencies, ExtremeCounts) {
   Weights weights = {};
-  EXPECT_FALSE(fit_frequencies(weights, 12));
+  EXPECT_FALSE(fit_frequencies(weights));
   weights[9] = 5;
-  EXPECT_FALSE(fit_frequencies(weights, 12));
+  EXPECT_FALSE(fit_frequencies(weights));
   weights[10] = std::uint64_t{1} << 51;
-  const auto two = fit_frequencies(weights, 12);
+  const auto two = fit_frequencies(weights);
   ASSERT_TRUE(two);
   EXPECT_EQ(two->frequency[9], 1);
   EXPECT_EQ(two->frequency[10], 4095);
   weights.fill(1);
-  for (const int bits : {12, 13, 14}) {
-    const auto f = fit_frequencies(weights, bits);
-    ASSERT_TRUE(f);
-    for (const int frequency : f->frequency) EXPECT_EQ(frequency, 1 << (bits - 8));
-  }
+  const auto equal = fit_frequencies(weights);
+  ASSERT_TRUE(equal);
+  for (const int frequency : equal->frequency) EXPECT_EQ(frequency, 16);
   // 255 symbols that deserve nothing and one that deserves all.
   weights[77] = std::uint64_t{1} << 50;
-  const auto f = fit_frequencies(weights, 12);
+  const auto f = fit_frequencies(weights);
   ASSERT_TRUE(f && is_valid(*f));
   EXPECT_EQ(f->frequency[77], 4096 - 255);
+}
+
+TEST(Frequencies, RareSymbolsShareAnEscape) {
+  Weights weights = {};
+  weights[100] = 1 << 20;
+  weights[101] = 1 << 19;
+  weights[102] = 40;
+  EXPECT_FALSE(choose_frequencies(weights)->has_escape());  // one rare symbol gains nothing
+  weights[3] = 50;
+  weights[200] = 1;
+  const RansFrequencies f = choose_frequencies(weights).value();
+  ASSERT_TRUE(is_valid(f));
+  EXPECT_EQ(f.escape, 3);
+  for (const int s : {3, 102, 200}) EXPECT_TRUE(f.escapes(s));
+  EXPECT_FALSE(f.escapes(100));
+  // All that is left is one symbol: it and the escape.
+  Weights one = {};
+  one[5] = 1 << 20;
+  one[6] = one[7] = 1;
+  const RansFrequencies two = choose_frequencies(one).value();
+  EXPECT_EQ(two.frequency[5] + two.frequency[6], 4096);
+  EXPECT_EQ(two.escape, 6);
+  // The cost is that of the escape and eight bits.
+  const double a = std::log2(4096.0 / f.frequency[100]), b = std::log2(4096.0 / f.frequency[101]);
+  const double c = std::log2(4096.0 / f.frequency[3]) + 8;
+  EXPECT_NEAR(coded_bits(weights, f), a * (1 << 20) + b * (1 << 19) + c * 91, 1e-3);
 }
 
 TEST(Frequencies, TheTableTravels) {
@@ -94,7 +118,7 @@ TEST(Frequencies, TheTableTravels) {
       RansFrequencies back;
       ASSERT_TRUE(read_frequencies(reader, back));
       EXPECT_EQ(reader.num_bytes(), bytes.size());
-      EXPECT_EQ(back.bits, f.bits);
+      EXPECT_EQ(back.escape, f.escape);
       EXPECT_EQ(back.frequency, f.frequency);
       bytes.pop_back();
       BitReader cut{std::span<const std::uint8_t>(bytes)};

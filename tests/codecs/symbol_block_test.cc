@@ -46,11 +46,7 @@ TEST(SymbolBlock, SizesNearTheEntropy) {
     for (const double shape : {0.4, 0.7, 1.0, 2.0}) {
       const Bytes symbols = gennorm_codes(shape, n);
       const double entropy = entropy_bits(to_weights(count_bytes(symbols))) / 8;
-      // The states and the table are a few hundred bytes, which show where the block is both short
-      // and of low entropy (3.5 bits at shape 0.4).
-      const double allowed = shape < 0.5 && n < kDefaultBlockSymbols ? 1.006 : 1.005;
-      EXPECT_LT(encode(symbols, EntropyCoder::kRans).size(), allowed * entropy)
-          << shape << ' ' << n;
+      EXPECT_LT(encode(symbols, EntropyCoder::kRans).size(), 1.005 * entropy) << shape << ' ' << n;
       EXPECT_LT(encode(symbols, EntropyCoder::kHuffman).size(), 1.05 * entropy) << shape;
     }
   // Zeros cost far less than a bit each, as the entropy says they can.

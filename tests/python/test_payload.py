@@ -107,6 +107,32 @@ def test_damage_raises_payload_error():
         sg.decode(flipped)
 
 
+def test_ops_are_registered_as_torch_asks():
+    x = gradient(20_000)
+    op = torch.ops.slimgrad.encode
+    for mode in ["lossless", "uniform"]:
+        arguments = (x, mode, 8, 4, 3, 0.0, 0.0, "exact", "rans", "counted", "nearest", 0)
+        torch.library.opcheck(op, arguments)
+    payload = sg.encode(x)
+    checks = ("test_schema", "test_autograd_registration")
+    torch.library.opcheck(torch.ops.slimgrad.decode, (payload,), test_utils=checks)
+
+
+def test_encode_compiles_into_one_graph():
+    @torch.compile(fullgraph=True)
+    def scaled_payload(x):
+        return sg.encode(2 * x, mode="uniform")
+
+    x = gradient(20_000)
+    assert torch.equal(scaled_payload(x), sg.encode(2 * x, mode="uniform"))
+
+
+def test_decode_breaks_the_graph_and_says_why():
+    payload = sg.encode(gradient(5000))
+    with pytest.raises(Exception, match=r"outside of torch\.compile"):
+        torch.compile(lambda p: torch.ops.slimgrad.decode(p), fullgraph=True)(payload)
+
+
 def test_misuse_raises_value_error():
     x = gradient(100)
     for arguments in [

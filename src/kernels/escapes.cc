@@ -1,0 +1,134 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/escapes.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target, as Highway asks.
+#include <hwy/highway.h>
+
+#include <bit>
+
+#include "kernels/escapes.h"
+
+#ifndef SLIMGRAD_KERNELS_ESCAPES_ONCE_
+#define SLIMGRAD_KERNELS_ESCAPES_ONCE_
+namespace slimgrad::escapes {
+
+// The specification; also what is done where a vector has a rare symbol.
+inline void copy_few(std::span<const std::uint8_t> symbols, const ByteSet& rare,
+                     std::uint8_t*& values) noexcept {
+  for (const std::uint8_t symbol : symbols)
+    if (rare.contains(symbol)) *values++ = symbol;
+}
+
+inline bool put_few(std::span<std::uint8_t> symbols, std::uint8_t escape,
+                    std::span<const std::uint8_t>& values) noexcept {
+  for (std::uint8_t& symbol : symbols) {
+    if (symbol != escape) continue;
+    if (values.empty()) return false;
+    symbol = values[0];
+    values = values.subspan(1);
+  }
+  return true;
+}
+
+}  // namespace slimgrad::escapes
+#endif  // SLIMGRAD_KERNELS_ESCAPES_ONCE_
+
+HWY_BEFORE_NAMESPACE();
+namespace slimgrad::escapes::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET != HWY_SCALAR
+using D = hn::ScalableTag<std::uint8_t>;
+using V = hn::Vec<D>;
+
+// Calls use(i) for every i, in order, whose byte is non-zero in marks(i), a vector for the bytes
+// from i on. Four vectors are dismissed by one branch. Returns where the whole vectors end.
+template <class Marks, class Use>
+HWY_INLINE std::size_t for_each_mark(std::size_t size, Marks marks, Use use) {
+  const D d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + 4 * lanes <= size; i += 4 * lanes) {
+    const V m[4] = {marks(i), marks(i + lanes), marks(i + 2 * lanes), marks(i + 3 * lanes)};
+    const V any = hn::Or(hn::Or(m[0], m[1]), hn::Or(m[2], m[3]));
+    if (HWY_LIKELY(hn::AllTrue(d, hn::Eq(any, hn::Zero(d))))) continue;
+    for (std::size_t v = 0; v < 4; ++v) {
+      std::uint64_t bits = 0;  // of at most 64 lanes
+      hn::StoreMaskBits(d, hn::Ne(m[v], hn::Zero(d)), reinterpret_cast<std::uint8_t*>(&bits));
+      for (; bits != 0; bits &= bits - 1)
+        use(i + v * lanes + static_cast<std::size_t>(std::countr_zero(bits)));
+    }
+  }
+  return i;
+}
+#endif
+
+std::size_t copy(std::span<const std::uint8_t> symbols, const ByteSet& rare, std::uint8_t* values) {
+  const std::uint8_t* const begin = values;
+  std::size_t done = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const D d;
+  alignas(16) static constexpr std::uint8_t kBits[16] = {1, 2, 4, 8, 16, 32, 64, 128,
+                                                         1, 2, 4, 8, 16, 32, 64, 128};
+  const V low_rows = hn::LoadDup128(d, rare.rows[0].data());
+  const V high_rows = hn::LoadDup128(d, rare.rows[1].data());
+  const V bits = hn::LoadDup128(d, kBits);
+  const auto marks = [&](std::size_t i) HWY_ATTR {
+    const hn::RepartitionToWide<D> d16;
+    const V nibble = hn::Set(d, 15), x = hn::LoadU(d, symbols.data() + i);
+    const V low = hn::And(x, nibble);
+    const V high = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, x))), nibble);
+    const V row = hn::IfThenElse(hn::Lt(x, hn::Set(d, 128)), hn::TableLookupBytes(low_rows, low),
+                                 hn::TableLookupBytes(high_rows, low));
+    return hn::And(row, hn::TableLookupBytes(bits, high));
+  };
+  done = for_each_mark(symbols.size(), marks, [&](std::size_t i) { *values++ = symbols[i]; });
+#endif
+  copy_few(symbols.subspan(done), rare, values);
+  return static_cast<std::size_t>(values - begin);
+}
+
+bool put(std::span<std::uint8_t> symbols, std::uint8_t escape,
+         std::span<const std::uint8_t> values) {
+  std::size_t done = 0, used = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const D d;
+  const V wanted = hn::Set(d, escape);
+  const auto marks = [&](std::size_t i) HWY_ATTR {
+    return hn::VecFromMask(d, hn::Eq(hn::LoadU(d, symbols.data() + i), wanted));
+  };
+  // What is more than the values is counted, and nothing else.
+  done = for_each_mark(symbols.size(), marks, [&](std::size_t i) {
+    if (used < values.size()) symbols[i] = values[used];
+    ++used;
+  });
+#endif
+  if (used > values.size()) return false;
+  values = values.subspan(used);
+  return put_few(symbols.subspan(done), escape, values) && values.empty();
+}
+
+}  // namespace slimgrad::escapes::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace slimgrad {
+namespace escapes {
+HWY_EXPORT(copy);
+HWY_EXPORT(put);
+}  // namespace escapes
+
+std::size_t copy_escapes(std::span<const std::uint8_t> symbols, const ByteSet& rare,
+                         std::uint8_t* values) noexcept {
+  using namespace escapes;
+  return HWY_DYNAMIC_DISPATCH(copy)(symbols, rare, values);
+}
+
+bool put_escapes(std::span<std::uint8_t> symbols, std::uint8_t escape,
+                 std::span<const std::uint8_t> values) noexcept {
+  using namespace escapes;
+  return HWY_DYNAMIC_DISPATCH(put)(symbols, escape, values);
+}
+
+}  // namespace slimgrad
+#endif  // HWY_ONCE
