@@ -5,28 +5,22 @@
 #include <cmath>
 #include <cstddef>
 
+#include "kernels/any_values.h"
 #include "kernels/dispatch.h"
-#include "kernels/half_values.h"
+#include "kernels/half_float.h"
 
-// The same targets as fewbit.cc.
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/invertible.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
 #include <hwy/highway.h>
 
-#include "kernels/half_values-inl.h"
+#include "kernels/fewbit-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace slimgrad::kernels {
 namespace HWY_NAMESPACE {
 
-// At most as wide as a row of codes.
-using F32 = hn::CappedTag<float, fewbit::kNumColumns>;
-using I32 = hn::RebindToSigned<F32>;
-using Floats = hn::Vec<F32>;
 using Integers = hn::Vec<I32>;
 
 // slope_from_output() for all lanes; the lowest bit of `word` is the code.
@@ -86,18 +80,15 @@ HWY_INLINE void multiply_any(const T* gradient, const T* outputs, std::size_t nu
   }
 }
 
-void slopes_float32(const float* gradient, const float* outputs, std::size_t num_blocks,
-                    const std::uint32_t* codes, const InverseTable& table, float* result) {
-  multiply_any(gradient, outputs, num_blocks, codes, table, result);
-}
-void slopes_bfloat16(const BFloat16Bits* gradient, const BFloat16Bits* outputs,
-                     std::size_t num_blocks, const std::uint32_t* codes, const InverseTable& table,
-                     BFloat16Bits* result) {
-  multiply_any(gradient, outputs, num_blocks, codes, table, result);
-}
-void slopes_float16(const Float16Bits* gradient, const Float16Bits* outputs, std::size_t num_blocks,
-                    const std::uint32_t* codes, const InverseTable& table, Float16Bits* result) {
-  multiply_any(gradient, outputs, num_blocks, codes, table, result);
+// All arrays have the type of `gradient`.
+void multiply_slopes_of_any(AnyValues gradient, const void* outputs, std::size_t num_blocks,
+                            const std::uint32_t* codes, const InverseTable& table, void* result) {
+  std::visit(
+      [&]<typename T>(const T* typed) HWY_ATTR {
+        multiply_any(typed, static_cast<const T*>(outputs), num_blocks, codes, table,
+                     static_cast<T*>(result));
+      },
+      gradient);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -108,23 +99,7 @@ HWY_AFTER_NAMESPACE();
 namespace slimgrad::kernels {
 namespace {
 
-HWY_EXPORT(slopes_float32);
-HWY_EXPORT(slopes_bfloat16);
-HWY_EXPORT(slopes_float16);
-
-void multiply_whole(const float* gradient, const float* outputs, std::size_t num_blocks,
-                    const std::uint32_t* codes, const InverseTable& table, float* result) {
-  HWY_DYNAMIC_DISPATCH(slopes_float32)(gradient, outputs, num_blocks, codes, table, result);
-}
-void multiply_whole(const BFloat16Bits* gradient, const BFloat16Bits* outputs,
-                    std::size_t num_blocks, const std::uint32_t* codes, const InverseTable& table,
-                    BFloat16Bits* result) {
-  HWY_DYNAMIC_DISPATCH(slopes_bfloat16)(gradient, outputs, num_blocks, codes, table, result);
-}
-void multiply_whole(const Float16Bits* gradient, const Float16Bits* outputs, std::size_t num_blocks,
-                    const std::uint32_t* codes, const InverseTable& table, Float16Bits* result) {
-  HWY_DYNAMIC_DISPATCH(slopes_float16)(gradient, outputs, num_blocks, codes, table, result);
-}
+HWY_EXPORT(multiply_slopes_of_any);
 
 }  // namespace
 
@@ -164,24 +139,23 @@ void multiply_slopes(std::span<const T> gradient, std::span<const T> outputs,
                      std::span<T> result) noexcept {
   if (use_scalar()) return multiply_slopes_scalar(gradient, outputs, codes, table, result);
   const std::size_t num_whole = gradient.size() / fewbit::kBlockValues;
-  multiply_whole(gradient.data(), outputs.data(), num_whole, codes.data(), table, result.data());
+  HWY_DYNAMIC_DISPATCH(multiply_slopes_of_any)
+  (gradient.data(), outputs.data(), num_whole, codes.data(), table, result.data());
   const std::size_t first = num_whole * fewbit::kBlockValues;
   multiply_slopes_scalar(gradient.subspan(first), outputs.subspan(first),
                          codes.subspan(num_whole * fewbit::block_words(1)), table,
                          result.subspan(first));
 }
 
-#define SLIMGRAD_FOR_TYPE(T)                                                                   \
+#define SLIMGRAD_INSTANTIATE(T)                                                                \
   template void multiply_slopes_scalar<T>(std::span<const T>, std::span<const T>,              \
                                           std::span<const std::uint32_t>, const InverseTable&, \
                                           std::span<T>) noexcept;                              \
   template void multiply_slopes<T>(std::span<const T>, std::span<const T>,                     \
                                    std::span<const std::uint32_t>, const InverseTable&,        \
                                    std::span<T>) noexcept;
-SLIMGRAD_FOR_TYPE(float)
-SLIMGRAD_FOR_TYPE(BFloat16Bits)
-SLIMGRAD_FOR_TYPE(Float16Bits)
-#undef SLIMGRAD_FOR_TYPE
+SLIMGRAD_FOR_ELEMENT_TYPES(SLIMGRAD_INSTANTIATE)
+#undef SLIMGRAD_INSTANTIATE
 
 }  // namespace slimgrad::kernels
 #endif  // HWY_ONCE
