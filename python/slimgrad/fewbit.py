@@ -25,6 +25,16 @@ def check_bits(op: str, bits: object) -> int:
     return bits
 
 
+def constant(value):
+    """A number that a table depends on. ``torch.compile(dynamic=True)`` makes a symbol
+    of a number that is passed in; here it becomes a constant again, with a guard."""
+    if torch.compiler.is_compiling():
+        from torch.fx.experimental.symbolic_shapes import guard_scalar
+
+        return guard_scalar(value)
+    return value
+
+
 def _below(x: float) -> float:
     """The float32 before x: "above this" is then "x or above", where torch's derivative is so."""
     return torch.nextafter(torch.tensor(x, dtype=torch.float32), torch.tensor(-math.inf)).item()
@@ -77,8 +87,7 @@ def _kept_table(
 
 @torch.compiler.assume_constant_result  # for torch.compile: a constant of the graph
 def _table(name, params, bits, interval, weight) -> StepTable:
-    low, high = INTERVAL if interval is None else interval
-    return _kept_table(name, params, bits, (float(low), float(high)), weight)
+    return _kept_table(name, params, bits, interval, weight)
 
 
 def table_for(
@@ -93,7 +102,10 @@ def table_for(
     Where the derivative is piecewise constant the table is exact and has the 1 or 2 bits that
     takes, whatever ``bits`` says.
     """
-    return _table(name, tuple(params.items()), bits, interval, weight)
+    constants = tuple((key, float(constant(value))) for key, value in params.items())
+    low, high = INTERVAL if interval is None else interval
+    interval = (float(constant(low)), float(constant(high)))
+    return _table(name, constants, constant(bits), interval, weight)
 
 
 def step_table(

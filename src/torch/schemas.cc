@@ -122,4 +122,5 @@ TORCH_LIBRARY(slimgrad, m) {
   // The invertible mode: keeps the output and a bit an element.
   m.def("invertible_activation(Tensor x, str name) -> Tensor");
   m.def("invertible_backward(Tensor grad, Tensor y, Tensor codes, str name) -> Tensor");
+  m.def("invertible_backward_(Tensor(a!) grad, Tensor y, Tensor codes, str name) -> ()");
 }
