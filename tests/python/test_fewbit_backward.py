@@ -44,8 +44,8 @@ def golden_error(name: str, weight: str, bits: int) -> float:
 @pytest.mark.parametrize("weight", ["uniform", "normal"])
 @pytest.mark.parametrize("name", CALLS)
 def test_layers_have_the_error_of_the_golden_tables(name, weight):
-    """The integral of (f' - q)^2 w, with q read off the layer's own gradient. An optimum may have an
-    equally good mirror image, so errors are compared and not borders."""
+    """The integral of (f' - q)^2 w, with q read off the layer's own gradient. An optimum may have
+    an equally good mirror image, so errors are compared and not borders."""
     ours, torchs = CALLS[name]
     cell = 20 / 2**17
     x = (torch.arange(2**17, dtype=torch.float64) + 0.5) * cell - 10
