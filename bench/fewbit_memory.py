@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-SIZES = {True: (256, 1024, 2), False: (512, 8192, 4)}  # quick or not: width, rows, blocks
+SIZES = {True: (128, 1024, 2), False: (256, 8192, 4)}  # quick or not: width, rows, blocks
 BUDGET = 0.5
 
 

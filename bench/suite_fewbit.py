@@ -25,7 +25,7 @@ def run(quick: bool) -> list[Row]:
     import slimgrad.functional as F
 
     size = 1 << 20 if quick else 1 << 24
-    seconds = 1.0 if quick else 7.0
+    seconds = 1.0 if quick else 5.0
     gelu = torch.nn.functional.gelu
     functions = {
         "torch": gelu,
@@ -98,4 +98,4 @@ def block_rows(quick: bool, seconds: float) -> list[Row]:
     }
     runs = {labels[way]: stepper(way, quick) for way in WAYS}
     case = "feed-forward blocks, a training step"
-    return race("fewbit", case, labels["torch"], runs, 2 * seconds)
+    return race("fewbit", case, labels["torch"], runs, seconds, min_rounds=4)

@@ -6,6 +6,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <slimgrad/gradient_gate.h>
+#include <slimgrad/nn_activations.h>
 
 namespace slimgrad::nn {
 

@@ -6,7 +6,6 @@ there a 3-bit GELU table made for N(0, 1) has about half the error of one made f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 
@@ -35,41 +34,6 @@ def constant(value):
     return value
 
 
-def _below(x: float) -> float:
-    """The float32 before x: "above this" is then "x or above", where torch's derivative is so."""
-    return torch.nextafter(torch.tensor(x, dtype=torch.float32), torch.tensor(-math.inf)).item()
-
-
-def _exact_table(name: str, params: dict[str, float]) -> StepTable | None:
-    """The table of an activation with a piecewise constant derivative: exact, at borders too."""
-
-    def ramp(at: float, below: float) -> StepTable:
-        return StepTable([at], [below, 1.0], 0.0, False)
-
-    def box(low: float, high: float) -> StepTable:
-        # torch: 1 for low < x < high, otherwise 0. The fourth level is never reached.
-        return StepTable([low, _below(high), math.inf], [0.0, 1.0, 0.0, 0.0], 0.0, False)
-
-    if name == "relu":
-        return ramp(0.0, 0.0)
-    if name == "leaky_relu":
-        return ramp(0.0, params["negative_slope"])
-    if name == "threshold":
-        return ramp(params["threshold"], 0.0)
-    if name == "relu6":
-        return box(0.0, 6.0)
-    if name == "hardtanh":
-        low, high = params["min_val"], params["max_val"]
-        if low == -high:
-            return StepTable([_below(high)], [1.0, 0.0], 0.0, True)
-        return box(low, high)
-    if name == "hardsigmoid":
-        return StepTable([_below(3.0)], [1.0 / 6.0, 0.0], 0.0, True)
-    if name in ("hardshrink", "softshrink"):
-        return StepTable([params["lambd"]], [0.0, 1.0], 0.0, True)
-    return None
-
-
 @cache
 def _kept_table(
     name: str,
@@ -78,9 +42,6 @@ def _kept_table(
     interval: tuple[float, float],
     weight: str,
 ) -> StepTable:
-    exact = _exact_table(name, dict(params))
-    if exact is not None:
-        return exact
     names, values = [key for key, _ in params], [value for _, value in params]
     return StepTable(*ops.activation_steps(name, names, values, bits, *interval, weight))
 

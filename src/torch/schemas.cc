@@ -93,7 +93,7 @@ TORCH_LIBRARY(slimgrad, m) {
       "-> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
-  // The same for activations with parameters, and for derivatives known by samples.
+  // The same as a layer uses it, with parameters, and for derivatives known by samples.
   m.def(
       "activation_steps(str activation, str[] names, float[] values, int bits, float low, "
       "float high, str weight) -> (float[], float[], float, bool)");

@@ -43,8 +43,10 @@ PUBLIC_LAYER = {
     "prune.h": "codecs",
     "quantize.h": "codecs",
     "slimgrad.h": "codecs",
+    "activations.h": "torch",
     "gradient_gate.h": "torch",
     "nn.h": "torch",
+    "nn_activations.h": "torch",
     "torch.h": "torch",
 }
 
