@@ -56,6 +56,17 @@ def test_aten_implementation_of_the_exact_mode_gives_the_same_products(name, dty
         assert torch.equal(grad.nan_to_num(7), result.nan_to_num(7))
 
 
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
+def test_sizes_of_codes_up_to_2_to_the_33(bits):
+    table = table_for("gelu", {}, bits)
+    for size in (2**31, 2**32 + 1, 2**33):
+        x = torch.empty(size, dtype=torch.bfloat16, device="meta")
+        y, codes = ops.fewbit_forward(x, "gelu", [], table.borders, table.even)
+        assert y.shape == x.shape and codes.numel() == -(-size // 512) * 16 * bits
+        result = ops.stepwise_backward(x, codes, table.levels, x.stride())
+        assert result.shape == x.shape
+
+
 @pytest.mark.skipif(
     not os.environ.get("SLIMGRAD_LONG_TESTS"),
     reason="takes 10 GiB: set SLIMGRAD_LONG_TESTS=1",
