@@ -4,15 +4,16 @@
 
 Every run of a model starts from the same weights and sees the same batches for a seed; only what
 the activations keep differs: torch's own, 1 to 4 bits, and exact. The loss reported is the mean
-over the last tenth of the steps, then mean and standard deviation over seeds. Without --data the
-text is generated: sentences of a small random grammar, so that there is something to learn.
+over the last tenth of the steps, then mean and standard deviation over seeds; beside it the
+difference from torch's run with the same seed. Without --data the text is generated: sentences of a
+small random grammar, so that there is something to learn. What is already in --out is not run
+again, so a long run can be stopped, or cut up with --limit.
 """
 
 import argparse
 import json
 import random
 import statistics
-import sys
 from pathlib import Path
 
 import torch
@@ -101,6 +102,9 @@ def image_task(_: str, seed: int):
     return model, batch, loss
 
 
+TASKS = {"transformer": text_task, "cnn": image_task}
+
+
 def train(task, text: str, mode, seed: int, steps: int) -> float:
     import slimgrad as sg
 
@@ -119,29 +123,55 @@ def train(task, text: str, mode, seed: int, steps: int) -> float:
     return statistics.mean(losses[-max(1, steps // 10) :])
 
 
+def spread(values: list[float]) -> str:
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.4f} +- {deviation:.4f}"
+
+
+def print_table(rows: list[dict]) -> None:
+    print(f"{'model':<12} {'bits':>6}  {'final loss':<17}  less torch's, by seed")
+    torchs = {row["model"]: row["losses"] for row in rows if row["bits"] == "torch"}
+    for row in rows:
+        line = f"{row['model']:<12} {row['bits']!s:>6}  {spread(row['losses'])}"
+        if row["bits"] != "torch":
+            pairs = zip(row["losses"], torchs[row["model"]], strict=True)
+            line += "  " + spread([ours - theirs for ours, theirs in pairs])
+        print(line)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.fewbit_convergence")
     parser.add_argument("--data", type=Path, help="a text file")
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--limit", type=int, help="stop after this many new rows of the table")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)  # so small a network gains nothing from a second one
     text = arguments.data.read_text() if arguments.data else generated_text()
-    rows = []
-    for name, task in [("transformer", text_task), ("cnn", image_task)]:
-        for mode in MODES:
-            losses = [
-                train(task, text, mode, seed, arguments.steps) for seed in range(arguments.seeds)
-            ]
-            spread = statistics.stdev(losses) if len(losses) > 1 else 0.0
-            rows.append({"model": name, "bits": mode, "losses": losses})
-            mean = statistics.mean(losses)
-            print(f"{name:<12} {mode!s:>6}  {mean:.4f} +- {spread:.4f}", flush=True)
-    if arguments.out:
-        command = "python -m bench.fewbit_convergence " + " ".join(sys.argv[1:])
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        record = {"command": command, "torch": torch.__version__, "rows": rows}
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    record = {
+        "command": "python -m bench.fewbit_convergence "
+        f"--steps {arguments.steps} --seeds {arguments.seeds} --out {arguments.out}",
+        "text": arguments.data.name if arguments.data else "generated",
+        "torch": torch.__version__,
+        "rows": [],
+    }
+    if arguments.out and arguments.out.exists():
+        before = json.loads(arguments.out.read_text())
+        if any(before[key] != record[key] for key in ("command", "text", "torch")):
+            parser.error(f"{arguments.out} holds the rows of another command: {before['command']}")
+        record = before
+    wanted = [(model, mode) for model in TASKS for mode in MODES]
+    done = {(row["model"], row["bits"]) for row in record["rows"]}
+    missing = [key for key in wanted if key not in done]
+    for model, mode in missing[: arguments.limit]:
+        seeds = range(arguments.seeds)
+        losses = [train(TASKS[model], text, mode, seed, arguments.steps) for seed in seeds]
+        record["rows"].append({"model": model, "bits": mode, "losses": losses})
+        if arguments.out:
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    print_table(record["rows"])
 
 
 if __name__ == "__main__":

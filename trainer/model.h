@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <slimgrad/nn.h>
-#include <slimgrad/nn_layers.h>
 
 #include "trainer/gradient_choice.h"
 

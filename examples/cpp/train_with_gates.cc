@@ -1,5 +1,6 @@
 // Compressed gradients in a libtorch program: a gate behind each layer whose output gradient is to
-// be compressed, and nothing else changes. Trains a two-layer network on points of two rings:
+// be compressed, an activation that keeps three bits a value for backward, and nothing else
+// changes. Trains a two-layer network on points of two rings:
 //
 //   train_with_gates [steps]
 #include <slimgrad/nn.h>
@@ -17,14 +18,16 @@ struct RingsImpl : torch::nn::Module {
     options.seed = 1;
     hidden = register_module("hidden", torch::nn::Linear(2, 64));
     gate = register_module("gate", slimgrad::nn::GradientGate(options));
+    activation = register_module("activation", slimgrad::nn::GELU());  // 3 bits a value
     output = register_module("output", torch::nn::Linear(64, 2));
   }
   torch::Tensor forward(const torch::Tensor& points) {
-    return output(torch::relu(gate(hidden(points))));
+    return output(activation(gate(hidden(points))));
   }
 
   torch::nn::Linear hidden{nullptr}, output{nullptr};
   slimgrad::nn::GradientGate gate{nullptr};
+  slimgrad::nn::GELU activation{nullptr};
 };
 TORCH_MODULE(Rings);
 

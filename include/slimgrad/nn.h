@@ -6,6 +6,8 @@
 #include <torch/nn/pimpl.h>
 
 #include <slimgrad/gradient_gate.h>
+#include <slimgrad/nn_activations.h>
+#include <slimgrad/nn_layers.h>
 
 namespace slimgrad::nn {
 

@@ -72,6 +72,11 @@ StepTable optimal_steps(const StepTarget& target, int bits, double low, double h
 StepTable optimal_steps(const StepTarget& target, int bits, double low, double high,
                         const std::function<double(double)>& weight);
 
+// The table that an activation layer uses: optimal_steps(), but where the derivative is piecewise
+// constant exact in float32, with the 1 or 2 bits that takes and torch's side of every jump.
+StepTable layer_steps(std::string_view activation, const ActivationParams& params, int bits,
+                      double low = -10, double high = 10, StepWeight weight = StepWeight::kNormal);
+
 }  // namespace slimgrad
 
 #endif  // SLIMGRAD_STEPS_H_

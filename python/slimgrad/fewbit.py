@@ -6,7 +6,6 @@ there a 3-bit GELU table made for N(0, 1) has about half the error of one made f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 
@@ -25,39 +24,14 @@ def check_bits(op: str, bits: object) -> int:
     return bits
 
 
-def _below(x: float) -> float:
-    """The float32 before x: "above this" is then "x or above", where torch's derivative is so."""
-    return torch.nextafter(torch.tensor(x, dtype=torch.float32), torch.tensor(-math.inf)).item()
+def constant(value):
+    """A number that a table depends on. ``torch.compile(dynamic=True)`` makes a symbol
+    of a number that is passed in; here it becomes a constant again, with a guard."""
+    if torch.compiler.is_compiling():
+        from torch.fx.experimental.symbolic_shapes import guard_scalar
 
-
-def _exact_table(name: str, params: dict[str, float]) -> StepTable | None:
-    """The table of an activation with a piecewise constant derivative: exact, at borders too."""
-
-    def ramp(at: float, below: float) -> StepTable:
-        return StepTable([at], [below, 1.0], 0.0, False)
-
-    def box(low: float, high: float) -> StepTable:
-        # torch: 1 for low < x < high, otherwise 0. The fourth level is never reached.
-        return StepTable([low, _below(high), math.inf], [0.0, 1.0, 0.0, 0.0], 0.0, False)
-
-    if name == "relu":
-        return ramp(0.0, 0.0)
-    if name == "leaky_relu":
-        return ramp(0.0, params["negative_slope"])
-    if name == "threshold":
-        return ramp(params["threshold"], 0.0)
-    if name == "relu6":
-        return box(0.0, 6.0)
-    if name == "hardtanh":
-        low, high = params["min_val"], params["max_val"]
-        if low == -high:
-            return StepTable([_below(high)], [1.0, 0.0], 0.0, True)
-        return box(low, high)
-    if name == "hardsigmoid":
-        return StepTable([_below(3.0)], [1.0 / 6.0, 0.0], 0.0, True)
-    if name in ("hardshrink", "softshrink"):
-        return StepTable([params["lambd"]], [0.0, 1.0], 0.0, True)
-    return None
+        return guard_scalar(value)
+    return value
 
 
 @cache
@@ -68,17 +42,13 @@ def _kept_table(
     interval: tuple[float, float],
     weight: str,
 ) -> StepTable:
-    exact = _exact_table(name, dict(params))
-    if exact is not None:
-        return exact
     names, values = [key for key, _ in params], [value for _, value in params]
     return StepTable(*ops.activation_steps(name, names, values, bits, *interval, weight))
 
 
 @torch.compiler.assume_constant_result  # for torch.compile: a constant of the graph
 def _table(name, params, bits, interval, weight) -> StepTable:
-    low, high = INTERVAL if interval is None else interval
-    return _kept_table(name, params, bits, (float(low), float(high)), weight)
+    return _kept_table(name, params, bits, interval, weight)
 
 
 def table_for(
@@ -93,7 +63,10 @@ def table_for(
     Where the derivative is piecewise constant the table is exact and has the 1 or 2 bits that
     takes, whatever ``bits`` says.
     """
-    return _table(name, tuple(params.items()), bits, interval, weight)
+    constants = tuple((key, float(constant(value))) for key, value in params.items())
+    low, high = INTERVAL if interval is None else interval
+    interval = (float(constant(low)), float(constant(high)))
+    return _table(name, constants, constant(bits), interval, weight)
 
 
 def step_table(

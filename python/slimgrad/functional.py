@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 
 from ._library import ops
-from .fewbit import WEIGHT, check_bits, table_for
+from .fewbit import WEIGHT, check_bits, constant, table_for
 from .step_tables import StepTable
 
 Bits = int | str
@@ -39,7 +39,7 @@ def _activate(
     params = params or {}
     check_bits(name, bits)
     table = table_for(name, params, bits, interval, weight)
-    arguments = [float(value) for value in params.values()] + [float(value) for value in extra]
+    arguments = [float(constant(value)) for value in (*params.values(), *extra)]
     if inplace:
         ops.fewbit_activation_(x, name, arguments, table.borders, table.levels, table.even)
         return x
@@ -227,6 +227,7 @@ class _Dropout(torch.autograd.Function):
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
     """torch's dropout, with the same mask for the same seed; keeps one bit an element."""
+    p = constant(p)
     if not 0 <= p <= 1:
         raise ValueError(f"[dropout] expected a probability, got {p}")
     if not training or p == 0 or p == 1 or not (torch.is_grad_enabled() and x.requires_grad):

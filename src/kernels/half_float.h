@@ -1,5 +1,6 @@
-// float32 bits of the array types, and back: the nearest number, ties to even. Integers and normal
-// floats only, so that every target and every flushing mode gives the same bits.
+// float32 of the array types, as bits or as numbers, and back: the nearest number, ties to even, as
+// torch rounds. Integers and normal floats only, so that every target and every flushing mode gives
+// the same bits. half_float-inl.h has the same on vectors.
 #ifndef SLIMGRAD_KERNELS_HALF_FLOAT_H_
 #define SLIMGRAD_KERNELS_HALF_FLOAT_H_
 
@@ -18,6 +19,12 @@ constexpr std::uint32_t float_bits(Float16Bits x) {
   return (std::uint32_t{x.bits} & 0x8000u) << 16 | magnitude_bits(x);
 }
 
+template <typename T>
+constexpr float to_float(T x) {
+  return std::bit_cast<float>(float_bits(x));
+}
+
+// Bits that are known to fit, as after rounding to a grid: cheap, and NaN keeps its payload.
 // REQUIRES, for finite bits: the magnitude rounds to a finite number of the type. Inf and NaN are
 // right if they came from the type.
 template <typename T>
@@ -47,6 +54,30 @@ constexpr Float16Bits from_float_bits(std::uint32_t bits) {
     half = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1)) >> 13;
   }
   return {static_cast<std::uint16_t>((bits & kSignMask) >> 16 | half)};
+}
+
+// Any number: what is too large becomes Inf, and every NaN of a 16-bit type is the canonical one.
+template <typename T>
+constexpr T from_float(float x) {
+  return from_float_bits<T>(std::bit_cast<std::uint32_t>(x));
+}
+
+template <>
+constexpr BFloat16Bits from_float(float x) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  if ((bits & ~kSignMask) > kInfinityBits) return {0x7fc0};
+  return from_float_bits<BFloat16Bits>(bits);
+}
+
+template <>
+constexpr Float16Bits from_float(float x) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t magnitude = bits & ~kSignMask;
+  if (magnitude > kInfinityBits) return {0x7e00};
+  // From 2^16 up. Just below, the carry of rounding gives Inf by itself.
+  if (magnitude >= 143u << 23)
+    return {static_cast<std::uint16_t>((bits & kSignMask) >> 16 | 0x7c00u)};
+  return from_float_bits<Float16Bits>(bits);
 }
 
 }  // namespace slimgrad::kernels

@@ -5,29 +5,54 @@
 #include <cmath>
 #include <cstddef>
 
+#include "kernels/any_values.h"
 #include "kernels/dispatch.h"
-#include "kernels/half_values.h"
+#include "kernels/half_float.h"
 
-// The same targets as fewbit.cc.
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/invertible.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
 #include <hwy/highway.h>
 
-#include "kernels/half_values-inl.h"
+#include "kernels/fewbit-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace slimgrad::kernels {
 namespace HWY_NAMESPACE {
 
-// At most as wide as a row of codes.
-using F32 = hn::CappedTag<float, fewbit::kNumColumns>;
-using I32 = hn::RebindToSigned<F32>;
-using Floats = hn::Vec<F32>;
 using Integers = hn::Vec<I32>;
+
+// The coefficients of a cubic for every lane.
+struct Cubics {
+  Floats c0, c1, c2, c3;
+};
+
+// Four neighbours from table + first[lane] for every lane.
+HWY_INLINE Cubics load_cubics(const float* table, Integers first) {
+  const F32 f32;
+#if HWY_TARGET == HWY_AVX2
+  // Loaded by fours and transposed: four gathers of eight take longer.
+  const hn::CappedTag<float, 4> four;
+  const hn::Repartition<std::uint64_t, F32> u64;
+  HWY_ALIGN std::int32_t at[8];
+  hn::Store(first, I32(), at);
+  Floats row[4];  // of a 4 x 4 matrix in each half
+  for (std::size_t r = 0; r < 4; ++r)
+    row[r] = hn::Combine(f32, hn::LoadU(four, table + at[4 + r]), hn::LoadU(four, table + at[r]));
+  const auto low01 = hn::BitCast(u64, hn::InterleaveLower(f32, row[0], row[1]));
+  const auto low23 = hn::BitCast(u64, hn::InterleaveLower(f32, row[2], row[3]));
+  const auto high01 = hn::BitCast(u64, hn::InterleaveUpper(f32, row[0], row[1]));
+  const auto high23 = hn::BitCast(u64, hn::InterleaveUpper(f32, row[2], row[3]));
+  return {hn::BitCast(f32, hn::InterleaveLower(u64, low01, low23)),
+          hn::BitCast(f32, hn::InterleaveUpper(u64, low01, low23)),
+          hn::BitCast(f32, hn::InterleaveLower(u64, high01, high23)),
+          hn::BitCast(f32, hn::InterleaveUpper(u64, high01, high23))};
+#else
+  return {hn::GatherIndex(f32, table, first), hn::GatherIndex(f32, table + 1, first),
+          hn::GatherIndex(f32, table + 2, first), hn::GatherIndex(f32, table + 3, first)};
+#endif
+}
 
 // slope_from_output() for all lanes; the lowest bit of `word` is the code.
 HWY_INLINE Floats slopes(Floats y, Integers word, const InverseTable& table) {
@@ -50,15 +75,13 @@ HWY_INLINE Floats slopes(Floats y, Integers word, const InverseTable& table) {
   const Integers offset = hn::IfThenElse(hn::RebindMask(i32, is_right),
                                          hn::Set(i32, InverseTable::kRightOffset), left_offset);
   const Integers piece = hn::Add(hn::ShiftRight<InverseTable::kPieceShift>(bits), offset);
-  const Integers first = hn::ShiftLeft<2>(piece);
   const Integers fraction = hn::ShiftLeft<3>(hn::And(bits, hn::Set(i32, 0xfffff)));
   const Floats f =
       hn::Sub(hn::BitCast(f32, hn::Or(fraction, hn::Set(i32, 0x3f800000))), hn::Set(f32, 1.0f));
-  const float* c = table.coefficients.data();
-  Floats slope = hn::GatherIndex(f32, c + 3, first);
-  slope = hn::Add(hn::GatherIndex(f32, c + 2, first), hn::Mul(f, slope));
-  slope = hn::Add(hn::GatherIndex(f32, c + 1, first), hn::Mul(f, slope));
-  slope = hn::Add(hn::GatherIndex(f32, c, first), hn::Mul(f, slope));
+  const Cubics c = load_cubics(table.coefficients.data(), hn::ShiftLeft<2>(piece));
+  Floats slope = hn::Add(c.c2, hn::Mul(f, c.c3));
+  slope = hn::Add(c.c1, hn::Mul(f, slope));
+  slope = hn::Add(c.c0, hn::Mul(f, slope));
   slope = hn::IfThenElse(is_inside, slope, hn::IfThenElseZero(is_large, hn::Set(f32, 1.0f)));
   return hn::IfThenElse(hn::IsNaN(y), y, slope);
 }
@@ -86,18 +109,15 @@ HWY_INLINE void multiply_any(const T* gradient, const T* outputs, std::size_t nu
   }
 }
 
-void slopes_float32(const float* gradient, const float* outputs, std::size_t num_blocks,
-                    const std::uint32_t* codes, const InverseTable& table, float* result) {
-  multiply_any(gradient, outputs, num_blocks, codes, table, result);
-}
-void slopes_bfloat16(const BFloat16Bits* gradient, const BFloat16Bits* outputs,
-                     std::size_t num_blocks, const std::uint32_t* codes, const InverseTable& table,
-                     BFloat16Bits* result) {
-  multiply_any(gradient, outputs, num_blocks, codes, table, result);
-}
-void slopes_float16(const Float16Bits* gradient, const Float16Bits* outputs, std::size_t num_blocks,
-                    const std::uint32_t* codes, const InverseTable& table, Float16Bits* result) {
-  multiply_any(gradient, outputs, num_blocks, codes, table, result);
+// All arrays have the type of `gradient`.
+void multiply_slopes_of_any(AnyValues gradient, const void* outputs, std::size_t num_blocks,
+                            const std::uint32_t* codes, const InverseTable& table, void* result) {
+  std::visit(
+      [&]<typename T>(const T* typed) HWY_ATTR {
+        multiply_any(typed, static_cast<const T*>(outputs), num_blocks, codes, table,
+                     static_cast<T*>(result));
+      },
+      gradient);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -108,23 +128,7 @@ HWY_AFTER_NAMESPACE();
 namespace slimgrad::kernels {
 namespace {
 
-HWY_EXPORT(slopes_float32);
-HWY_EXPORT(slopes_bfloat16);
-HWY_EXPORT(slopes_float16);
-
-void multiply_whole(const float* gradient, const float* outputs, std::size_t num_blocks,
-                    const std::uint32_t* codes, const InverseTable& table, float* result) {
-  HWY_DYNAMIC_DISPATCH(slopes_float32)(gradient, outputs, num_blocks, codes, table, result);
-}
-void multiply_whole(const BFloat16Bits* gradient, const BFloat16Bits* outputs,
-                    std::size_t num_blocks, const std::uint32_t* codes, const InverseTable& table,
-                    BFloat16Bits* result) {
-  HWY_DYNAMIC_DISPATCH(slopes_bfloat16)(gradient, outputs, num_blocks, codes, table, result);
-}
-void multiply_whole(const Float16Bits* gradient, const Float16Bits* outputs, std::size_t num_blocks,
-                    const std::uint32_t* codes, const InverseTable& table, Float16Bits* result) {
-  HWY_DYNAMIC_DISPATCH(slopes_float16)(gradient, outputs, num_blocks, codes, table, result);
-}
+HWY_EXPORT(multiply_slopes_of_any);
 
 }  // namespace
 
@@ -164,24 +168,23 @@ void multiply_slopes(std::span<const T> gradient, std::span<const T> outputs,
                      std::span<T> result) noexcept {
   if (use_scalar()) return multiply_slopes_scalar(gradient, outputs, codes, table, result);
   const std::size_t num_whole = gradient.size() / fewbit::kBlockValues;
-  multiply_whole(gradient.data(), outputs.data(), num_whole, codes.data(), table, result.data());
+  HWY_DYNAMIC_DISPATCH(multiply_slopes_of_any)
+  (gradient.data(), outputs.data(), num_whole, codes.data(), table, result.data());
   const std::size_t first = num_whole * fewbit::kBlockValues;
   multiply_slopes_scalar(gradient.subspan(first), outputs.subspan(first),
                          codes.subspan(num_whole * fewbit::block_words(1)), table,
                          result.subspan(first));
 }
 
-#define SLIMGRAD_FOR_TYPE(T)                                                                   \
+#define SLIMGRAD_INSTANTIATE(T)                                                                \
   template void multiply_slopes_scalar<T>(std::span<const T>, std::span<const T>,              \
                                           std::span<const std::uint32_t>, const InverseTable&, \
                                           std::span<T>) noexcept;                              \
   template void multiply_slopes<T>(std::span<const T>, std::span<const T>,                     \
                                    std::span<const std::uint32_t>, const InverseTable&,        \
                                    std::span<T>) noexcept;
-SLIMGRAD_FOR_TYPE(float)
-SLIMGRAD_FOR_TYPE(BFloat16Bits)
-SLIMGRAD_FOR_TYPE(Float16Bits)
-#undef SLIMGRAD_FOR_TYPE
+SLIMGRAD_FOR_ELEMENT_TYPES(SLIMGRAD_INSTANTIATE)
+#undef SLIMGRAD_INSTANTIATE
 
 }  // namespace slimgrad::kernels
 #endif  // HWY_ONCE

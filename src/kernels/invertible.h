@@ -2,7 +2,7 @@
 // how. The bits are few-bit codes of width 1 (formats/fewbit.h): 1 to the right of the minimum.
 //
 // Every version gives the same bits: the steps are the same, without fused multiply-adds. NaN stays
-// NaN. Costs four gathered loads a vector, from 12 KiB.
+// NaN. Costs a load of four neighbours an element, from 12 KiB.
 #ifndef SLIMGRAD_KERNELS_INVERTIBLE_H_
 #define SLIMGRAD_KERNELS_INVERTIBLE_H_
 

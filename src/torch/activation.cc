@@ -99,13 +99,18 @@ const Activation::Entry* Activation::find(std::string_view name) {
 #undef SLIMGRAD_FORWARD
 
 Activation::Activation(std::string_view op, std::string_view name, at::ArrayRef<double> params)
-    : params_(params), contiguous_differs_(name == "gelu") {
+    : params_(params) {
   const Entry* entry = find(name);
   if (!entry) throw_invalid(op, "the name of an activation, such as gelu", '\'', name, '\'');
   check(params.size() == entry->num_params, op,
         std::to_string(entry->num_params) + " parameters for " + std::string(name), params.size());
   apply_ = entry->apply;
+  name_ = entry->name;
   has_inplace_ = entry->has_inplace;
+}
+
+void Activation::check_inplace(std::string_view op) const {
+  check(has_inplace_, op, "an activation that torch has in place", name_);
 }
 
 }  // namespace slimgrad::torch_ops

@@ -21,12 +21,8 @@ class Activation {
   // activation in place.
   void apply(const at::Tensor& x, at::Tensor& y) const { apply_(x, params_, y); }
 
-  bool has_inplace() const { return has_inplace_; }
-
-  // Whether f of a dense tensor is, to the last bit, f of its elements in storage order as a
-  // one-dimensional tensor. That is so for whatever torch computes with a TensorIterator. The exact
-  // GELU is the exception: contiguous float32 tensors go to oneDNN, which rounds otherwise.
-  bool is_flat(const at::Tensor& x) const { return !contiguous_differs_ || x.is_contiguous(); }
+  // Throws InvalidArgument unless torch offers the activation in place.
+  void check_inplace(std::string_view op) const;
 
  private:
   using Apply = void (*)(const at::Tensor& x, at::ArrayRef<double> params, at::Tensor& y);
@@ -35,8 +31,8 @@ class Activation {
 
   Apply apply_;
   at::ArrayRef<double> params_;
+  std::string_view name_;
   bool has_inplace_;
-  bool contiguous_differs_;
 };
 
 }  // namespace slimgrad::torch_ops

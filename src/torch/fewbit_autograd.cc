@@ -3,10 +3,8 @@
 // What is kept is the codes alone; the input is not. Below the few-bit activation lies a plain one,
 // torch's own: that is what runs without gradients, under torch.no_grad() and in the first pass of
 // activation checkpointing, at no cost.
-#include <ATen/TensorSubclassLikeUtils.h>
-#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -18,6 +16,8 @@
 #include "torch/checks.h"
 #include "torch/errors.h"
 #include "torch/fewbit_ops.h"
+#include "torch/find_op.h"
+#include "torch/own_gradient.h"
 #include "torch/second_backward.h"
 
 namespace slimgrad::torch_ops {
@@ -26,11 +26,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
-
-template <typename Signature>
-auto find_op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 // ---- the ops through the dispatcher, so that tracing sees them ---------------------------------
 
@@ -69,15 +64,6 @@ void call_backward_inplace(at::Tensor& grad, const at::Tensor& codes, at::ArrayR
 
 // ---- autograd ----------------------------------------------------------------------------------
 
-// Whether a gradient may be overwritten: nobody else holds the tensor or its memory, its layout is
-// that of the codes, and it is a plain tensor that nobody traces.
-bool is_ours(const at::Tensor& grad, c10::SymIntArrayRef strides) {
-  return !at::GradMode::is_enabled() && grad.use_count() == 1 && grad.storage().use_count() == 1 &&
-         !grad.requires_grad() && !at::isTensorSubclassLike(grad) &&
-         !c10::impl::TorchDispatchModeTLS::any_modes_set() && grad.sym_strides() == strides &&
-         grad.is_non_overlapping_and_dense();
-}
-
 struct FewbitActivation : Function<FewbitActivation> {
   static constexpr bool is_traceable = true;  // for compiled autograd
 
@@ -99,10 +85,9 @@ struct FewbitActivation : Function<FewbitActivation> {
     return y;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
+  static variable_list backward(AutogradContext* context, variable_list& grads) {
     variable_list result(7);
-    at::Tensor grad = std::move(grads[0]);
-    grads.clear();
+    at::Tensor grad = take_gradient(grads);
     if (!grad.defined()) return result;
     const at::Tensor codes = context->get_saved_variables()[0];
     const std::vector<double> levels = context->saved_data["levels"].toDoubleVector();
@@ -163,6 +148,8 @@ void fewbit_activation_inplace_autograd(at::Tensor& x, std::string_view name,
 }
 
 // A gradient of the gradient is asked for only by a second backward, so the error waits for it.
+// With gradient mode on inside a backward, as a Python function that keeps codes has it, the result
+// depends on the function's input too.
 at::Tensor stepwise_backward_autograd(const at::Tensor& grad, const at::Tensor& codes,
                                       at::ArrayRef<double> levels, c10::SymIntArrayRef strides) {
   at::Tensor result;
@@ -170,7 +157,7 @@ at::Tensor stepwise_backward_autograd(const at::Tensor& grad, const at::Tensor& 
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     result = call_backward(grad, codes, levels, strides);
   }
-  if (needs_grad(grad)) refuse_second_backward(result, grad);
+  if (needs_grad(grad) || torch::autograd::get_current_node()) refuse_second_backward(result, grad);
   return result;
 }
 
@@ -188,8 +175,7 @@ void plain_activation_(at::Tensor& x, std::string_view name, at::ArrayRef<double
                        at::ArrayRef<double>, at::ArrayRef<double>, bool) {
   check_float_dtype(x, "fewbit_activation_");
   const Activation activation("fewbit_activation_", name, params);
-  check(activation.has_inplace(), "fewbit_activation_", "an activation that torch has in place",
-        name);
+  activation.check_inplace("fewbit_activation_");
   activation.apply(x, x);
 }
 

@@ -1,12 +1,19 @@
-// What the few-bit ops share: the step table as it comes through the dispatcher, and the sizes of
-// codes.
+// What the few-bit ops share: the step table as it comes through the dispatcher, the sizes of
+// codes, and threads over blocks.
+//
+// Codes follow the storage order of a dense tensor: contiguous, channels-last, transposed. Whatever
+// has holes or overlaps is first copied into the layout that torch gives the result.
 #ifndef SLIMGRAD_TORCH_FEWBIT_OPS_H_
 #define SLIMGRAD_TORCH_FEWBIT_OPS_H_
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <string_view>
 
+#include "formats/fewbit.h"
 #include "kernels/fewbit.h"
 
 namespace slimgrad::torch_ops {
@@ -17,8 +24,40 @@ int bits_of_levels(std::string_view op, std::size_t num_levels);
 // Throws InvalidArgument unless there are 2^bits - 1 ascending borders without NaN.
 kernels::StepLookup lookup_of_borders(std::string_view op, at::ArrayRef<double> borders, bool even);
 
-// The length of the int32 tensor of codes.
-c10::SymInt num_code_words(const c10::SymInt& num_values, int bits);
+// The levels of stepwise_backward, after a check of its arguments.
+kernels::StepLookup lookup_of_levels(const char* op, const at::Tensor& grad,
+                                     const at::Tensor& codes, at::ArrayRef<double> levels);
+
+// Checks the arguments of invertible_backward.
+void check_invertible(const char* op, const at::Tensor& grad, const at::Tensor& y,
+                      const at::Tensor& codes);
+
+// The int32 tensor for the codes of x, not yet filled.
+at::Tensor empty_codes(const at::Tensor& x, int bits);
+
+// x itself if it is dense, otherwise a copy with the strides that torch gives a result.
+at::Tensor dense_like_result(const at::Tensor& x);
+
+// Elements of a dense tensor, and the words that hold their codes.
+struct BlockRange {
+  std::size_t first_value, num_values, first_word, num_words;
+};
+
+// Calls run(range) from several threads for ranges that together cover all blocks.
+template <typename Run>
+void for_blocks(std::size_t num_values, int bits, const Run& run) {
+  constexpr std::int64_t kGrain = 64;  // 32 Ki elements a thread are worth waking it up
+  const std::size_t block_words = fewbit::block_words(bits);
+  at::parallel_for(
+      0, static_cast<std::int64_t>(fewbit::num_blocks(num_values)), kGrain,
+      [&](std::int64_t first_block, std::int64_t last_block) {
+        const auto first = static_cast<std::size_t>(first_block);
+        const auto last = static_cast<std::size_t>(last_block);
+        const std::size_t begin = first * fewbit::kBlockValues;
+        const std::size_t end = std::min(last * fewbit::kBlockValues, num_values);
+        run(BlockRange{begin, end - begin, first * block_words, (last - first) * block_words});
+      });
+}
 
 }  // namespace slimgrad::torch_ops
 

@@ -114,7 +114,7 @@ TORCH_LIBRARY(slimgrad, m) {
       "Tensor(b!) weight_stats, Tensor(c!) input_plan, Tensor(d!) input_stats, "
       "Tensor(e!) choice, int stream) -> (Tensor, Tensor, Tensor)");
 
-  // The same for activations with parameters, and for derivatives known by samples.
+  // The same as a layer uses it, with parameters, and for derivatives known by samples.
   m.def(
       "activation_steps(str activation, str[] names, float[] values, int bits, float low, "
       "float high, str weight) -> (float[], float[], float, bool)");
@@ -143,4 +143,5 @@ TORCH_LIBRARY(slimgrad, m) {
   // The invertible mode: keeps the output and a bit an element.
   m.def("invertible_activation(Tensor x, str name) -> Tensor");
   m.def("invertible_backward(Tensor grad, Tensor y, Tensor codes, str name) -> Tensor");
+  m.def("invertible_backward_(Tensor(a!) grad, Tensor y, Tensor codes, str name) -> ()");
 }

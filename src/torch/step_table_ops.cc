@@ -1,4 +1,4 @@
-// Step tables for activations with parameters, and for derivatives known by samples.
+// Step tables for activation layers, and for derivatives known by samples.
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
@@ -29,8 +29,8 @@ Table activation_steps(std::string_view activation, std::vector<std::string> nam
         values.size());
   ActivationParams params;
   for (std::size_t i = 0; i < names.size(); ++i) params.emplace(names[i], values[i]);
-  return as_tuple(optimal_steps(activation_target(activation, params), static_cast<int>(bits), low,
-                                high, parse_step_weight(weight)));
+  return as_tuple(layer_steps(activation, params, static_cast<int>(bits), low, high,
+                              parse_step_weight(weight)));
 }
 
 // `slopes` are samples of the derivative at equal distances over the whole interval, joined by

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
-#include "kernels/half_values.h"
+#include "kernels/half_float.h"
 
 namespace slimgrad::kernels {
 namespace {

@@ -12,7 +12,7 @@
 #include <slimgrad/steps.h>
 
 #include "kernels/dispatch.h"
-#include "kernels/half_values.h"
+#include "kernels/half_float.h"
 #include "math/inverse_table.h"
 
 namespace slimgrad::kernels {

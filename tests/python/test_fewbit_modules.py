@@ -155,6 +155,35 @@ def test_compile_fullgraph(bits, dynamic):
         torch.testing.assert_close(parameter.grad, gradient)
 
 
+WITH_NUMBERS = {
+    "elu": lambda x, a, bits: S.elu(x, a, bits=bits),
+    "celu": lambda x, a, bits: S.celu(x, a, bits=bits),
+    "softplus": lambda x, a, bits: S.softplus(x, a, 10 * a, bits=bits),
+    "leaky_relu": lambda x, a, bits: S.leaky_relu(x, a, bits=bits),
+    "threshold": lambda x, a, bits: S.threshold(x, a, 2 * a, bits=bits),
+    "hardtanh": lambda x, a, bits: S.hardtanh(x, -a, 2 * a, bits=bits),
+    "softshrink": lambda x, a, bits: S.softshrink(x, a, bits=bits),
+    "interval": lambda x, a, bits: S.gelu(x, interval=(-9 - a, 9 + a), bits=bits),
+    "dropout": lambda x, a, bits: S.dropout(x, a),
+}
+
+
+@pytest.mark.parametrize("function", WITH_NUMBERS.values(), ids=WITH_NUMBERS)
+def test_numbers_may_change_under_dynamic_compilation(function):
+    """With dynamic=True a number that is passed in is a symbol: each value needs its own table."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for a, bits, size in [(0.2, 3, 100), (0.35, 3, 130), (0.4, 2, 100)]:
+        x = torch.randn(size, requires_grad=True)
+        results = []
+        for call in (function, compiled):
+            torch.manual_seed(0)
+            y = call(x, a, bits)
+            results.append((y.detach(), *torch.autograd.grad(y.sum(), x)))
+        assert torch.equal(results[0][0], results[1][0])
+        assert torch.equal(results[0][1], results[1][1])
+
+
 def test_compile_with_inductor():
     torch._dynamo.reset()
     model, x = make_model(), torch.randn(32, 16)
@@ -222,5 +251,6 @@ def test_opcheck():
         (ops.stepwise_backward_, (gradient.clone(), codes, table.levels)),
         (ops.invertible_activation, (x, "gelu")),
         (ops.invertible_backward, (gradient, torch.nn.functional.gelu(plain), bit, "gelu")),
+        (ops.invertible_backward_, (gradient.clone(), plain, bit, "gelu")),
     ]:
         torch.library.opcheck(op.default, arguments)

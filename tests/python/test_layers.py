@@ -43,10 +43,12 @@ PUBLIC_LAYER = {
     "prune.h": "codecs",
     "quantize.h": "codecs",
     "slimgrad.h": "codecs",
+    "activations.h": "torch",
     "gradient_gate.h": "torch",
     "nn_layers.h": "torch",
     "sparse_layers.h": "torch",
     "nn.h": "torch",
+    "nn_activations.h": "torch",
     "torch.h": "torch",
 }
 

@@ -1,10 +1,10 @@
-// Vectors of float32 loaded from and stored to arrays of the three input types: half_values.h for
+// Vectors of float32 loaded from and stored to arrays of the three input types: half_float.h for
 // all lanes at once. Included once for every CPU target.
-#if defined(SLIMGRAD_KERNELS_HALF_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SLIMGRAD_KERNELS_HALF_VALUES_INL_H_
-#undef SLIMGRAD_KERNELS_HALF_VALUES_INL_H_
+#if defined(SLIMGRAD_KERNELS_HALF_FLOAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SLIMGRAD_KERNELS_HALF_FLOAT_INL_H_
+#undef SLIMGRAD_KERNELS_HALF_FLOAT_INL_H_
 #else
-#define SLIMGRAD_KERNELS_HALF_VALUES_INL_H_
+#define SLIMGRAD_KERNELS_HALF_FLOAT_INL_H_
 #endif
 
 #include <hwy/highway.h>
