@@ -10,7 +10,7 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/half_float.h"
-#include "kernels/half_values-inl.h"
+#include "kernels/half_float-inl.h"
 #include "kernels/uniform.h"
 
 #ifndef SLIMGRAD_KERNELS_UNIFORM_ONCE_
