@@ -57,6 +57,7 @@ def describe(network: str, layer: str, x: torch.Tensor) -> dict:
     p = torch.bincount(codes).double() / codes.numel()
     entropy = float(-(p[p > 0] * p[p > 0].log2()).sum())
     row = {"network": network, "layer": layer, "values": x.numel(), "entropy": entropy}
+    row["zeros"] = float((x == 0).double().mean())
     row["shape"] = sg.fit(x, "gennorm").params["shape"]
     row["bits"] = {
         model: 8 * sg.encode(x, mode="uniform", model=model).numel() / x.numel()
@@ -68,12 +69,12 @@ def describe(network: str, layer: str, x: torch.Tensor) -> dict:
 
 def markdown(rows: list[dict]) -> str:
     lines = [
-        "| layer | values | shape | entropy | normal | Laplace | gen. normal | counted "
+        "| layer | values | zeros | shape | entropy | normal | Laplace | gen. normal | counted "
         "| W1 normal | W1 Laplace | W1 gen. normal |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        numbers = [row["shape"], row["entropy"]]
+        numbers = [row["zeros"], row["shape"], row["entropy"]]
         numbers += [row["bits"][model] for model in [*LAWS, "counted"]]
         numbers += [row["wasserstein"][law] for law in LAWS]
         cells = [f"{row['network']} {row['layer']}", f"{row['values']}"]

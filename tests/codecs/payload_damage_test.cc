@@ -91,25 +91,17 @@ TEST(PayloadDamage, WrongFieldsAreNamed) {
   const Bytes payload =
       encode(view(values, DType::kFloat32), {.kind = PayloadKind::kUniform, .block_log2 = 12});
   using enum PayloadErrorCode;
-  for (const Field& field : std::vector<Field>{{"magic", 0, 'S', kBadMagic},
-                                               {"version", 4, 2, kBadVersion},
-                                               {"version", 4, 0, kBadVersion},
-                                               {"kind", 5, 5, kBadHeader},
-                                               {"kind", 5, 0, kTruncated},
-                                               {"type", 6, 5, kBadHeader},
-                                               {"type", 6, 3, kBadHeader},
-                                               {"dimensions", 7, 33, kBadHeader},
-                                               {"length", 9, 0x00, kBadHeader},
-                                               {"length", 9, 0x7f, kTruncated},
-                                               {"bits", 10, 1, kBadHeader},
-                                               {"bits", 10, 9, kBadHeader},
-                                               {"bits", 10, 2, kBadBlock},
-                                               {"scale", 14, 0x80, kBadHeader},
-                                               {"block size", 16, 11, kBadHeader},
-                                               {"block size", 16, 21, kBadHeader},
-                                               {"index", 19, 1, kTruncated},
-                                               {"index", 20, 0xff, kTruncated},
-                                               {"method", 25, 9, kBadBlock}}) {
+  for (const Field& field :
+       std::vector<Field>{{"magic", 0, 'S', kBadMagic},       {"version", 4, 2, kBadVersion},
+                          {"version", 4, 0, kBadVersion},     {"kind", 5, 5, kBadHeader},
+                          {"kind", 5, 0, kTruncated},         {"type", 6, 5, kBadHeader},
+                          {"type", 6, 3, kBadHeader},         {"dimensions", 7, 33, kBadHeader},
+                          {"order", 7, 0x81, kBadHeader},     {"length", 9, 0x00, kBadHeader},
+                          {"length", 9, 0x7f, kTruncated},    {"bits", 10, 1, kBadHeader},
+                          {"bits", 10, 9, kBadHeader},        {"bits", 10, 2, kBadBlock},
+                          {"scale", 14, 0x80, kBadHeader},    {"block size", 16, 11, kBadHeader},
+                          {"block size", 16, 21, kBadHeader}, {"index", 19, 1, kTruncated},
+                          {"index", 20, 0xff, kTruncated},    {"method", 25, 9, kBadBlock}}) {
     Bytes wrong = payload;
     wrong[field.offset] = field.value;
     repair_checksum(wrong);

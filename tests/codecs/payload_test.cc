@@ -71,6 +71,17 @@ TEST(Payload, ShapesAndSmallTensors) {
   }
 }
 
+TEST(Payload, TheOrderOfTheValuesTravels) {
+  const std::vector<float> values = gradient(6000);
+  for (const std::vector<std::uint64_t>& shape :
+       std::vector<std::vector<std::uint64_t>>{{20, 300}, {6000}}) {
+    const Bytes payload = encode({values.data(), DType::kFloat32, shape, true});
+    EXPECT_EQ(inspect(payload).shape, shape);
+    EXPECT_EQ(inspect(payload).fortran_order, shape.size() > 1);  // one dimension has one order
+    EXPECT_EQ(std::memcmp(decode(payload).data(), values.data(), 4 * values.size()), 0);
+  }
+}
+
 TEST(Payload, NeverMoreThan64BytesLonger) {
   for (std::size_t n = 1; n < 400; n += 7)
     for (const NamedPayload& sample : payloads_of_every_kind(n)) {
