@@ -1,0 +1,76 @@
+"""What the tests of the sparse backward pass share: layers beside torch's own, and the gradient
+that each of their products used."""
+
+import torch
+from gate_samples import draw_seed
+from torch import nn
+
+import slimgrad as sg
+from slimgrad.plan import Plan
+
+ALWAYS = sg.Prune(weight=0.8, input=0.7, sparse_backward="always")
+PLAIN = {sg.nn.Linear: nn.Linear, sg.nn.Conv2d: nn.Conv2d}
+
+
+def any_size(layer):
+    """Makes the layer prune small gradients too."""
+    for gate in gates(layer).values():
+        gate.plan[Plan.MIN_ELEMENTS] = 0
+    return layer
+
+
+def gates(layer):
+    return {"weight": layer.slimgrad_sparse.weight, "input": layer.slimgrad_sparse.input}
+
+
+def pair(kind, *arguments, gradients=ALWAYS, seed=1, **options):
+    """A layer of torch and ours, with the same parameters."""
+    torch.manual_seed(0)
+    plain = PLAIN[kind](*arguments, **options)
+    ours = any_size(kind(*arguments, gradients=gradients, seed=seed, **options))
+    ours.load_state_dict(plain.state_dict(), strict=False)
+    return plain, ours
+
+
+def backward(layer, x, grad):
+    """The gradients of x and the parameters, by name."""
+    layer.zero_grad()
+    x = x.detach().requires_grad_()
+    layer(x).backward(grad)
+    return {"input": x.grad} | {n: p.grad for n, p in layer.named_parameters()}
+
+
+def pruned(grad, gate, call=0):
+    """The gradient as backward pass number ``call``, the last one, pruned it for a product: draws
+    are numbered with the channels last."""
+    rows = grad.movedim(1, -1) if grad.dim() == 4 else grad
+    seed = draw_seed(gate.plan, call)
+    rows = sg.prune(rows.contiguous(), float(gate.plan[Plan.THRESHOLD]), seed=seed)
+    return rows.movedim(-1, 1) if grad.dim() == 4 else rows
+
+
+def dense_gradients(plain, x, for_input, for_weight):
+    """In float64, of gradients that may differ for the two products."""
+    plain, x = plain.double(), x.detach().double().requires_grad_()
+    y = plain(x)
+    names, parameters = zip(*plain.named_parameters(), strict=True)
+    grads = torch.autograd.grad(y, parameters, for_weight.double(), retain_graph=True)
+    dx = torch.autograd.grad(y, x, for_input.double())[0]
+    return {"input": dx} | dict(zip(names, grads, strict=True))
+
+
+def assert_close(got, want, rounding=2e-6):
+    """To some units in the last place of the largest value: sums differ in their order."""
+    assert got.keys() == want.keys()
+    for name in got:
+        assert got[name].shape == want[name].shape
+        error = (got[name].double() - want[name]).abs().max()
+        assert error <= rounding * want[name].abs().max(), name
+
+
+def set_choice(layer, product, **fields):
+    """Writes what would have been measured."""
+    names = ("trials", "dense_seconds", "compress_seconds", "multiply_seconds", "way")
+    row = layer.slimgrad_sparse.choice[1:].view(2, len(names))[("weight", "input").index(product)]
+    for name, value in fields.items():
+        row[names.index(name)] = value
