@@ -66,9 +66,9 @@ def output_gradient(plain, x, seed=3):
         return lognormal(plain(x).shape, seed=seed)
 
 
-def flat(grad):
-    """A linear layer's gradient with a row for each position."""
-    return grad if grad.dim() == 4 else grad.reshape(-1, grad.shape[-1])
+def strides(x):
+    """Those that matter: a dimension of size one may have any."""
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
@@ -82,7 +82,7 @@ def test_convolution(arguments, options, shape, layout):
     grad = output_gradient(plain, x)
     got = backward(ours, x, grad)
     used = {name: pruned(grad, gate) for name, gate in gates(ours).items()}
-    assert got["input"].stride() == x.stride()
+    assert strides(got["input"]) == strides(x)
     assert_close(got, dense_gradients(plain, x, used["input"], used["weight"]))
 
 
@@ -93,7 +93,8 @@ def test_linear(arguments, options, shape):
     assert torch.equal(ours(x), plain(x))
     grad = output_gradient(plain, x)
     got = backward(ours, x, grad)
-    used = {name: pruned(flat(grad), gate).view_as(grad) for name, gate in gates(ours).items()}
+    rows = grad.reshape(-1, grad.shape[-1])
+    used = {name: pruned(rows, gate).view_as(grad) for name, gate in gates(ours).items()}
     assert_close(got, dense_gradients(plain, x, used["input"], used["weight"]))
 
 
@@ -116,8 +117,8 @@ def test_rows_and_channels_that_are_empty_or_full():
     gradients = sg.Prune(0.5, sparse_backward="always")
     plain, ours = pair(sg.nn.Conv2d, 8, 12, 3, padding=1, gradients=gradients)
     x, grad = torch.randn(2, 8, 9, 9), lognormal((2, 12, 9, 9))
-    grad[:, 3] = grad[0, :, 4] = 0
     grad[:, 5] = grad[1, :, :, 2] = 1e3
+    grad[:, 3] = grad[0, :, 4] = 0
     got = backward(ours, x, grad)
     used = {name: pruned(grad, gate) for name, gate in gates(ours).items()}
     assert_close(got, dense_gradients(plain, x, used["input"], used["weight"]))

@@ -303,7 +303,7 @@ class Small(nn.Module):
         self.head = sg.nn.Linear(8, 16, gradients=ALWAYS, seed=3)
 
     def forward(self, x):
-        x = F.relu(self.circular(F.relu(self.conv(x))))
+        x = self.circular(F.relu(self.conv(x)))
         return self.head(x.flatten(2).transpose(1, 2))
 
 
