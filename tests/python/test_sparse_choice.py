@@ -3,7 +3,16 @@
 import pytest
 import torch
 from gate_samples import lognormal
-from sparse_samples import assert_close, backward, dense_gradients, gates, pair, pruned, set_choice
+from sparse_samples import (  # noqa: F401
+    assert_close,
+    backward,
+    dense_gradients,
+    gates,
+    one_thread,
+    pair,
+    pruned,
+    set_choice,
+)
 
 import slimgrad as sg
 from slimgrad.plan import Plan

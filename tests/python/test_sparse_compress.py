@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gate_samples import lognormal
-from sparse_samples import set_choice
+from sparse_samples import one_thread, set_choice  # noqa: F401
 from torch import nn
 
 import slimgrad as sg
@@ -66,20 +66,16 @@ def wanted(controller):
 
 def decide(controller, way="sparse"):
     """As if every product had been measured."""
-    for state in controller.sparse.values():
+    for name in controller.sparse:
         for product in ("weight", "input"):
             set_choice(
-                controller.model.get_submodule(_name_of(controller, state)),
+                controller.model.get_submodule(name),
                 product,
                 trials=3,
                 dense_seconds=2,
                 compress_seconds=1 if way == "sparse" else 3,
                 multiply_seconds=1,
             )
-
-
-def _name_of(controller, state):
-    return next(name for name, s in controller.sparse.items() if s is state)
 
 
 # ---- which layers --------------------------------------------------------------------------------
@@ -202,9 +198,10 @@ def test_forward_is_unchanged():
     assert torch.equal(model(x), plain(x))
 
 
-@pytest.mark.parametrize(("weight", "input"), [(0.9, 0.5), (0.7, 0.9), (0.95, 0.0)])
+@pytest.mark.parametrize(("weight", "input"), [(0.9, 0.6), (0.7, 0.9), (0.95, 0.0)])
 def test_the_sparsity_wanted_is_achieved(weight, input):
-    """Within 0.01 in every layer of every step; 64 * 10 values of the last layer within 4 standard
+    """Within 0.01 in every layer of every step (a ReLU leaves half of conv2's gradient zero, so
+    that nothing less can be wanted); 64 * 10 values of the last layer within 4 standard
     errors of the draw, which are at most 0.08."""
     gradients = sg.Prune(weight=weight, input=input, sparse_backward="always")
     model, controller = make(gradients)
@@ -212,8 +209,8 @@ def test_the_sparsity_wanted_is_achieved(weight, input):
     def look():
         for name, row in controller.report().items():
             target = weight if name.endswith("weight") else input
-            assert row["sparsity_wanted"] == target
-            if row["calls"]:
+            if row["calls"]:  # conv1's input is data, which needs no gradient
+                assert row["sparsity_wanted"] == target
                 tolerance = 0.08 if name.startswith("head") else 0.01
                 assert row["sparsity"] == pytest.approx(target, abs=tolerance), name
 
@@ -324,19 +321,19 @@ def test_set_sparsity():
 
 def test_a_product_that_is_pruned_from_now_on_is_reported():
     model, controller = make(sg.Prune(weight=0.9, sparse_backward="always"))
-    controller.set_sparsity(0.5, product="input")
+    controller.set_sparsity(0.6, product="input")
     train(model, 1)
-    assert controller.report()["conv2.input"]["sparsity"] == pytest.approx(0.5, abs=0.01)
+    assert controller.report()["conv2.input"]["sparsity"] == pytest.approx(0.6, abs=0.01)
     assert "conv2.input" in controller.summary()
 
 
 def test_schedule():
     """Linear between its points; a product that is left dense stays so."""
     gradients = sg.Prune(weight=0.9, sparse_backward="always")
-    model, controller = make(gradients, schedule={0: 0.5, 4: 0.9})
+    model, controller = make(gradients, schedule={0: 0.6, 4: 0.8})
     seen = []
     train(model, 6, each=lambda: seen.append(controller.report()["conv2.weight"]))
-    targets = [0.5, 0.6, 0.7, 0.8, 0.9, 0.9]
+    targets = [0.6, 0.65, 0.7, 0.75, 0.8, 0.8]
     assert [row["sparsity_wanted"] for row in seen] == pytest.approx(targets)
     assert [row["sparsity"] for row in seen] == pytest.approx(targets, abs=0.01)
     assert all(s.choices()["input"]["way"] == "dense" for s in controller.sparse.values())
