@@ -122,7 +122,7 @@ def test_include_and_exclude():
 
 
 def test_nothing_to_convert():
-    with pytest.raises(ValueError, match="at least one convolution or linear layer.*Conv2d"):
+    with pytest.raises(ValueError, match=r"at least one convolution or linear layer.*Conv2d"):
         sg.compress(nn.Sequential(nn.Conv1d(2, 2, 1)), ALWAYS)
 
 

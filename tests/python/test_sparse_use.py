@@ -1,4 +1,4 @@
-"""nn.Linear and nn.Conv2d in use: types, special values, frozen parts, graphs, copies, compiling."""
+"""nn.Linear and nn.Conv2d in use: types, special values, frozen parts, copies, compiling."""
 
 import copy
 import io
@@ -386,7 +386,7 @@ def test_opcheck_convolution(x_layout, weight_layout, always):
 
 def test_wrong_settings():
     for wrong in (0.5, "fp6", sg.Quantize(6)):
-        with pytest.raises(ValueError, match="expected gradients to be a slimgrad.Prune"):
+        with pytest.raises(ValueError, match=r"expected gradients to be a slimgrad\.Prune"):
             sg.nn.Linear(3, 3, gradients=wrong)
     with pytest.raises(ValueError, match="sparse_backward=True"):
         sg.nn.Conv2d(3, 3, 1, gradients=sg.Prune(0.5))
