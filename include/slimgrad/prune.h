@@ -1,10 +1,10 @@
 // Stochastic pruning of an array, alone or together with quantizing; pruning.h finds the threshold.
 //
 // With threshold a, a value with |x| > a stays as it is; any other becomes a with the sign of x
-// with probability |x| / a (to two units of float32's last place), else +0. So E = x. NaN and Inf stay, and are
-// counted. A threshold of 0 leaves everything alone. For bfloat16 and float16 the threshold is
-// rounded to the type first, so that +-a is what the probability was made for and the result stays
-// unbiased.
+// with probability |x| / a (to two units of float32's last place), else +0. So E = x. NaN and Inf
+// stay, and are counted. A threshold of 0 leaves everything alone. For bfloat16 and float16 the
+// threshold is rounded to the type first, so that +-a is what the probability was made for and the
+// result stays unbiased.
 //
 // Threads, pieces and random numbers: as in quantize.h.
 #ifndef SLIMGRAD_PRUNE_H_

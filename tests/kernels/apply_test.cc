@@ -57,7 +57,8 @@ std::vector<float> critical_values(const FloatFormat& format, float scale) {
 float nearest_by_search(float x, const FloatFormat& format, float scale) {
   if (!std::isfinite(x)) return x;
   // Far above the grid the distances to its values are the same in double.
-  const double quotient = std::min<double>(std::fabs(x) * kernels::inverse_of(scale), 2 * format.largest());
+  const double quotient =
+      std::min<double>(std::fabs(x) * kernels::inverse_of(scale), 2 * format.largest());
   const auto first = 1u << format.mantissa_bits();
   const auto last = static_cast<std::uint32_t>(format.num_codes()) / 2 - 1;
   if (quotient < format.smallest()) return 0.0f;
