@@ -200,8 +200,7 @@ def test_forward_is_unchanged():
 
 @pytest.mark.parametrize(("weight", "input"), [(0.9, 0.6), (0.7, 0.9), (0.95, 0.0)])
 def test_the_sparsity_wanted_is_achieved(weight, input):
-    """Within 0.01 in every layer of every step (a ReLU leaves half of conv2's gradient zero, so
-    that nothing less can be wanted); 64 * 10 values of the last layer within 4 standard
+    """Within 0.01 in every layer of every step; 64 * 10 values of the last layer within 4 standard
     errors of the draw, which are at most 0.08."""
     gradients = sg.Prune(weight=weight, input=input, sparse_backward="always")
     model, controller = make(gradients)
@@ -212,7 +211,9 @@ def test_the_sparsity_wanted_is_achieved(weight, input):
             if row["calls"]:  # conv1's input is data, which needs no gradient
                 assert row["sparsity_wanted"] == target
                 tolerance = 0.08 if name.startswith("head") else 0.01
-                assert row["sparsity"] == pytest.approx(target, abs=tolerance), name
+                # A ReLU may have left more zeros than are wanted: then nothing is pruned.
+                least = row["sparsity"] if row["threshold"] == 0 else 0
+                assert row["sparsity"] == pytest.approx(max(target, least), abs=tolerance), name
 
     train(model, 6, each=look)
     products = [p for p, s in (("weight", weight), ("input", input)) if s > 0]
