@@ -116,7 +116,8 @@ class Controller:
         self.gates: dict[str, GradientGate] = {}  # by layer, or by layer and product
         self.sparse: dict[str, SparseState] = {}  # by layer
         self.left: dict[str, str] = {}
-        self._hooks: list[Any] = []
+        self._hooks: list[Any] = []  # of the layers
+        self._across_hooks: list[Any] = []  # of the model
         self.activations = ConversionReport()
         self._replaced: list[tuple[nn.Module, str, nn.Module]] = []  # parent, name, original
 
@@ -207,6 +208,9 @@ class Controller:
             products = PRODUCTS if product is None else (product,)
             self.prune = replace(self.prune, sparsity=None, **dict.fromkeys(products, sparsity))
             gates = [getattr(state, p) for state in self.sparse.values() for p in products]
+            for name, state in self.sparse.items():
+                self._list_products(name, state)
+            self._plan_across_layers()
         else:
             self.prune = replace(self.prune, sparsity=sparsity)
             gates = list(self.gates.values())
@@ -217,9 +221,10 @@ class Controller:
 
     def remove(self) -> None:
         """Restores the model: no gates, no hooks, no buffers."""
-        for hook in self._hooks:
+        for hook in [*self._hooks, *self._across_hooks]:
             hook.remove()
         self._hooks.clear()
+        self._across_hooks.clear()
         modules = dict(self.model.named_modules())
         for name in self.sparse:
             make_dense(modules[name])
@@ -243,6 +248,9 @@ class Controller:
     def _add_sparse(self, name: str, module: nn.Module, state: SparseState) -> None:
         make_sparse(module, state)
         self.sparse[name] = state
+        self._list_products(name, state)
+
+    def _list_products(self, name: str, state: SparseState) -> None:
         for product in PRODUCTS:
             if getattr(self.prune, product) > 0:
                 self.gates[f"{name}.{product}"] = getattr(state, product)
@@ -258,6 +266,9 @@ class Controller:
 
     def _plan_across_layers(self) -> None:
         """Hooks the ops that look at all layers, if one is needed, before the model's forward."""
+        for hook in self._across_hooks:
+            hook.remove()
+        self._across_hooks.clear()
         allocation = self.prune is not None and self.prune.allocation != "uniform"
         scale = self.quantize.scale if self.quantize else None
         dynamic = isinstance(scale, LossScale) and scale.dynamic
@@ -272,7 +283,7 @@ class Controller:
             across = _AcrossLayers(
                 gates, self.prune if allocation else None, scale if dynamic else None
             )
-            self._hooks.append(self.model.register_forward_pre_hook(across))
+            self._across_hooks.append(self.model.register_forward_pre_hook(across))
 
 
 def _schedule_rows(schedule: Mapping[int, float]) -> list[float]:
@@ -398,7 +409,6 @@ def compress(
                 plan[Plan.SCHEDULE : rows_end] = torch.tensor(rows, dtype=torch.float64)
         if sparse:
             state = SparseState(*plans, always=prune.sparse_backward == "always")
-            state.stream = rank
             controller._add_sparse(name, module, state)
         else:
             controller._add(name, module, plans[0])

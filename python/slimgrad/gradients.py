@@ -52,8 +52,8 @@ class Prune:
         self._settle_products()
         for name in ("sparsity", "weight", "input"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
-                raise ValueError(f"[Prune] expected 0 <= {name} < 1, got {value}")
+            if value is not None and not (isinstance(value, int | float) and 0 <= value < 1):
+                raise ValueError(f"[Prune] expected 0 <= {name} < 1, got {value!r}")
         if not 0 < self.cap <= 1:
             raise ValueError(f"[Prune] expected 0 < cap <= 1, got {self.cap}")
         choice(self.method, METHODS, "method")
@@ -70,10 +70,18 @@ class Prune:
             raise ValueError(
                 f"[Prune] expected sparse_backward to be True, False or 'always', got {sparse!r}"
             )
-        if by_product and self.sparsity is not None:
+        # Equal ones are what this very function made of sparsity, in an object that is copied.
+        if (
+            by_product
+            and self.sparsity is not None
+            and {self.weight, self.input} != {self.sparsity}
+        ):
             raise ValueError("[Prune] expected either sparsity or weight and input, got both")
         if by_product and not sparse:
-            raise ValueError("[Prune] expected sparse_backward=True with weight and input")
+            raise ValueError(
+                "[Prune] expected sparse_backward=True with weight and input, got "
+                f"sparse_backward={self.sparse_backward!r}"
+            )
         if self.sparsity is None and not sparse:
             raise ValueError("[Prune] expected a sparsity, got none")
         weight, input = self.weight, self.input

@@ -37,10 +37,7 @@ Way ProductChoice::way(double sparsity) const {
 }
 
 void ProductChoice::add_trial(const SparseCounts& sparse, double dense_seconds) {
-  const double share =
-      std::max(1.0 / static_cast<double>(std::max<std::int64_t>(1, sparse.elements)),
-               static_cast<double>(sparse.survivors) /
-                   static_cast<double>(std::max<std::int64_t>(1, sparse.elements)));
+  const double share = static_cast<double>(sparse.survivors) / static_cast<double>(sparse.elements);
   const auto keep_best = [&](ChoiceField field, double seconds) {
     const bool first = fields_[kChoiceTrials] == 0;
     fields_[field] = first ? seconds : std::min(fields_[field], seconds);

@@ -51,6 +51,12 @@ class ProductChoice {
   // 1 if no sparsity pays; NaN before the trials.
   double break_even() const;
 
+  // Whether a product of so few values says what more would take: if not, it was surely worth
+  // doing sparsely, and is no trial.
+  static bool is_telling(const SparseCounts& sparse) {
+    return sparse.survivors * 1000 >= sparse.elements && sparse.survivors > 0;
+  }
+  // REQUIRES: is_telling(sparse).
   void add_trial(const SparseCounts& sparse, double dense_seconds);
   void set_way(Way way) { fields_[kChoiceWay] = static_cast<double>(way); }
 

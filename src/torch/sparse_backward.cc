@@ -72,7 +72,7 @@ class PlannedProduct {
       report.compressed = true;
       report.sparsity =
           1 - static_cast<double>(counts.survivors) / static_cast<double>(counts.elements);
-      if (way == Way::kBoth) {
+      if (way == Way::kBoth && ProductChoice::is_telling(counts)) {
         Stopwatch watch;
         dense();
         choice_.add_trial(counts, watch.lap());

@@ -62,6 +62,10 @@ void append_nothing(variable_list& gradients, std::size_t count) {
   gradients.resize(gradients.size() + count);
 }
 
+at::Tensor as_matrix(const at::Tensor& x) {
+  return x.dim() == 1 ? x.unsqueeze(0) : x.flatten(0, -2);
+}
+
 class SparseLinear : public torch::autograd::Function<SparseLinear> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,

@@ -25,6 +25,12 @@ SparseWorkspace& workspace() {
   return workspace;
 }
 
+// With the strides of `like`: ATen's products come in the layout that suited them, and a compiled
+// graph relies on what the op promised.
+at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& x) {
+  return x.strides() == like.strides() ? x : at::empty_like(like).copy_(x);
+}
+
 WeightStrides strides_of(const at::Tensor& weight) {
   if (weight.dim() == 2) return {weight.stride(0), weight.stride(1), 0, 0};
   return {weight.stride(0), weight.stride(1), weight.stride(2), weight.stride(3)};
@@ -97,7 +103,8 @@ std::array<at::Tensor, 3> LayerBackward::dense(std::array<bool, 3> which) const 
 }
 
 at::Tensor LayerBackward::dense_input_gradient() const {
-  return is_linear() ? at::mm(gradient_, weight_) : dense({true, false, false})[0];
+  if (is_linear()) return at::mm(gradient_, weight_);
+  return dense({true, false, false})[0].contiguous(x_.suggest_memory_format());
 }
 
 LayerBackward::WeightGradients LayerBackward::dense_weight_gradient(bool with_bias) const {

@@ -52,7 +52,9 @@ class SparseState(StateModule):
         choice = torch.zeros(1 + len(PRODUCTS) * len(_FIELDS), dtype=torch.float64)
         choice[_MODE] = float(always)
         self.register_buffer("choice", choice)
-        self.stream = 0
+        # Ranks of a distributed job draw their own random numbers: errors then average out.
+        distributed = torch.distributed
+        self.stream = distributed.get_rank() if distributed.is_initialized() else 0
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         weight, input = self.weight, self.input
@@ -78,10 +80,16 @@ def _choice_report(row: list[float]) -> dict:
 
 
 def _new_state(gradients: Prune | None, seed: int | None) -> SparseState:
-    if gradients is not None and not isinstance(gradients, Prune):
-        raise ValueError(f"expected gradients to be a slimgrad.Prune or None, got {gradients!r}")
-    if gradients is not None and not gradients.sparse_backward:
-        raise ValueError("expected a Prune with sparse_backward=True")
+    if gradients is not None and not (isinstance(gradients, Prune) and gradients.sparse_backward):
+        raise ValueError(
+            "[slimgrad.nn] expected gradients to be None or a slimgrad.Prune with "
+            f"sparse_backward=True, got {gradients!r}"
+        )
+    if gradients is not None and gradients.allocation != "uniform":
+        raise ValueError(
+            "[slimgrad.nn] expected allocation='uniform' for a single layer, got "
+            f"{gradients.allocation!r}: compress() spreads a sparsity over layers"
+        )
     if seed is None:
         seed = int(torch.randint(1 << 62, ()).item())
     plans = [new_product_plan(gradients, product, seed) for product in PRODUCTS]
