@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "base/check.h"
 #include "codecs/symbol_block.h"
@@ -162,25 +161,28 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
     build_encode_table(frequencies, rans);
   }
   const RansEncodeTable& table = use_shared ? shared_rans : rans;
-  const std::span<std::uint8_t> scratch = at_least(
-      level.scratch, 2 * rans_encode_bound(symbols.size()) + kMaxBlockHeader + num_escapes);
+  const std::span<std::uint8_t> scratch =
+      at_least(level.scratch, rans_encode_bound(symbols.size()) + rans_encode_bound(0) +
+                                  kMaxBlockHeader + num_escapes);
   // Everything is written backwards, as rANS writes.
   std::uint8_t* begin = scratch.data() + scratch.size();
   const std::uint8_t* const end = begin;
   const auto prepend = [&](const std::uint8_t* bytes, std::size_t size) {
-    std::memmove(begin -= size, bytes, size);  // the first stream may lie close before the second
+    std::copy_n(bytes, size, begin -= size);
   };
   const auto prepend_size = [&](std::size_t size) { store_u32(begin -= 4, size); };
+  const auto prepend_stream = [&](std::span<const std::uint8_t> part) {
+    const auto room = scratch.first(static_cast<std::size_t>(begin - scratch.data()));
+    begin = const_cast<std::uint8_t*>(rans_encode(part, table, room).data());
+  };
   if (paired) {
     const std::size_t first = symbols.size() / (2 * kRansStates) * kRansStates;
-    const std::size_t half = scratch.size() / 2;
-    const RansPair streams = rans_encode_pair(symbols.first(first), symbols.subspan(first), table,
-                                              scratch.first(half), scratch.subspan(half));
-    begin -= streams.second.size();
-    prepend(streams.first.data(), streams.first.size());
-    prepend_size(streams.first.size());
+    prepend_stream(symbols.subspan(first));
+    const std::uint8_t* const second = begin;
+    prepend_stream(symbols.first(first));
+    prepend_size(static_cast<std::size_t>(second - begin));
   } else {
-    begin -= rans_encode(symbols, table, scratch).size();
+    prepend_stream(symbols);
   }
   if (frequencies.has_escape()) {
     prepend(escapes.data(), num_escapes);

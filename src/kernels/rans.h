@@ -101,16 +101,6 @@ std::span<const std::uint8_t> rans_encode_scalar(std::span<const std::uint8_t> s
                                                  const RansEncodeTable& table,
                                                  std::span<std::uint8_t> scratch) noexcept;
 
-// Two streams with the same table at once, which is faster than one after the other: like
-// rans_encode() for each, into a scratch of its own.
-struct RansPair {
-  std::span<const std::uint8_t> first, second;
-};
-RansPair rans_encode_pair(std::span<const std::uint8_t> first_symbols,
-                          std::span<const std::uint8_t> second_symbols,
-                          const RansEncodeTable& table, std::span<std::uint8_t> first_scratch,
-                          std::span<std::uint8_t> second_scratch) noexcept;
-
 // Fills `symbols` from exactly `bytes`. On a status other than kOk the symbols are unspecified.
 DecodeStatus rans_decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
                          std::span<std::uint8_t> symbols) noexcept;

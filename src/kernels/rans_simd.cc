@@ -142,95 +142,29 @@ HWY_INLINE V32 encode_vector(V32 x, const std::uint8_t* group, const RansEncodeT
   return push(x, frequency, hn::ShiftRight<16>(packed));
 }
 
-// One stream being encoded: its states, what is left of its symbols, and where its words begin.
-struct Writer {
-  alignas(64) States x;
-  std::span<const std::uint8_t> symbols;
-  std::uint8_t* end;
-
-  HWY_INLINE V32 load(int v) const { return hn::Load(D32(), &x[8 * v]); }
-  HWY_INLINE void store(V32 x0, V32 x1, V32 x2, V32 x3) {
-    hn::Store(x0, D32(), &x[0]);
-    hn::Store(x1, D32(), &x[8]);
-    hn::Store(x2, D32(), &x[16]);
-    hn::Store(x3, D32(), &x[24]);
-  }
-};
-
-// Begins at the end: with the group that is not whole, if there is one.
-HWY_INLINE void open(std::span<const std::uint8_t> symbols, const RansEncodeTable& table,
-                     std::span<std::uint8_t> scratch, Writer& w) {
-  w.x.fill(kRansLow);
-  w.end = scratch.data() + scratch.size();
-  const std::size_t whole = symbols.size() / kRansStates * kRansStates;
-  if (whole < symbols.size()) encode_group(symbols.subspan(whole), table, w.x, w.end);
-  w.symbols = symbols.first(whole);
-}
-
-// The last num_symbols, which are whole groups.
-HWY_INLINE void encode_one(Writer& w, std::size_t num_symbols, const RansEncodeTable& table) {
-  V32 x0 = w.load(0), x1 = w.load(1), x2 = w.load(2), x3 = w.load(3);
-  const std::uint8_t* group = w.symbols.data() + w.symbols.size();
-  w.symbols = w.symbols.first(w.symbols.size() - num_symbols);
-  const std::uint8_t* const last = w.symbols.data() + w.symbols.size();
-  std::uint8_t* end = w.end;
-  while (group != last) {
-    group -= kRansStates;
+std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
+                                     const RansEncodeTable& table,
+                                     std::span<std::uint8_t> scratch) {
+  const D32 d;
+  alignas(64) States states;
+  states.fill(kRansLow);
+  std::uint8_t* end = scratch.data() + scratch.size();
+  std::size_t size = symbols.size() / kRansStates * kRansStates;
+  if (size < symbols.size()) encode_group(symbols.subspan(size), table, states, end);
+  V32 x0 = hn::Load(d, &states[0]), x1 = hn::Load(d, &states[8]);
+  V32 x2 = hn::Load(d, &states[16]), x3 = hn::Load(d, &states[24]);
+  for (; size > 0; size -= kRansStates) {
+    const std::uint8_t* const group = symbols.data() + size - kRansStates;
     x3 = encode_vector<3>(x3, group, table, end);
     x2 = encode_vector<2>(x2, group, table, end);
     x1 = encode_vector<1>(x1, group, table, end);
     x0 = encode_vector<0>(x0, group, table, end);
   }
-  w.store(x0, x1, x2, x3);
-  w.end = end;
-}
-
-// Two streams with equally many symbols left, vector by vector: a division takes long, and four
-// vectors are not enough to fill the time.
-HWY_INLINE void encode_two(Writer& v, Writer& w, const RansEncodeTable& table) {
-  V32 x0 = v.load(0), x1 = v.load(1), x2 = v.load(2), x3 = v.load(3);
-  V32 y0 = w.load(0), y1 = w.load(1), y2 = w.load(2), y3 = w.load(3);
-  std::uint8_t *v_end = v.end, *w_end = w.end;
-  for (std::size_t size = v.symbols.size(); size > 0; size -= kRansStates) {
-    const std::uint8_t* const v_group = v.symbols.data() + size - kRansStates;
-    const std::uint8_t* const w_group = w.symbols.data() + size - kRansStates;
-    x3 = encode_vector<3>(x3, v_group, table, v_end);
-    y3 = encode_vector<3>(y3, w_group, table, w_end);
-    x2 = encode_vector<2>(x2, v_group, table, v_end);
-    y2 = encode_vector<2>(y2, w_group, table, w_end);
-    x1 = encode_vector<1>(x1, v_group, table, v_end);
-    y1 = encode_vector<1>(y1, w_group, table, w_end);
-    x0 = encode_vector<0>(x0, v_group, table, v_end);
-    y0 = encode_vector<0>(y0, w_group, table, w_end);
-  }
-  v.store(x0, x1, x2, x3);
-  w.store(y0, y1, y2, y3);
-  v.end = v_end;
-  w.end = w_end;
-}
-
-std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
-                                     const RansEncodeTable& table,
-                                     std::span<std::uint8_t> scratch) {
-  Writer writer;
-  open(symbols, table, scratch, writer);
-  encode_one(writer, writer.symbols.size(), table);
-  return store_states(writer.x, writer.end, scratch);
-}
-
-RansPair encode_pair(std::span<const std::uint8_t> first_symbols,
-                     std::span<const std::uint8_t> second_symbols, const RansEncodeTable& table,
-                     std::span<std::uint8_t> first_scratch,
-                     std::span<std::uint8_t> second_scratch) {
-  Writer first, second;
-  open(first_symbols, table, first_scratch, first);
-  open(second_symbols, table, second_scratch, second);
-  const std::size_t both = std::min(first.symbols.size(), second.symbols.size());
-  encode_one(first, first.symbols.size() - both, table);
-  encode_one(second, second.symbols.size() - both, table);
-  encode_two(first, second, table);
-  return {store_states(first.x, first.end, first_scratch),
-          store_states(second.x, second.end, second_scratch)};
+  hn::Store(x0, d, &states[0]);
+  hn::Store(x1, d, &states[8]);
+  hn::Store(x2, d, &states[16]);
+  hn::Store(x3, d, &states[24]);
+  return store_states(states, end, scratch);
 }
 
 // Gives the lanes that fell below the range their words. The sign of x - 2^15 says which, and both
@@ -402,14 +336,6 @@ std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
   return rans_encode_scalar(symbols, table, scratch);
 }
 
-RansPair encode_pair(std::span<const std::uint8_t> first_symbols,
-                     std::span<const std::uint8_t> second_symbols, const RansEncodeTable& table,
-                     std::span<std::uint8_t> first_scratch,
-                     std::span<std::uint8_t> second_scratch) {
-  return {rans_encode_scalar(first_symbols, table, first_scratch),
-          rans_encode_scalar(second_symbols, table, second_scratch)};
-}
-
 DecodeStatus decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
                     std::span<std::uint8_t> symbols) {
   return rans_decode_scalar(bytes, table, symbols);
@@ -431,7 +357,6 @@ HWY_AFTER_NAMESPACE();
 namespace slimgrad {
 namespace rans {
 HWY_EXPORT(encode);
-HWY_EXPORT(encode_pair);
 HWY_EXPORT(decode);
 HWY_EXPORT(decode_pair);
 }  // namespace rans
@@ -441,15 +366,6 @@ std::span<const std::uint8_t> rans_encode(std::span<const std::uint8_t> symbols,
                                           std::span<std::uint8_t> scratch) noexcept {
   using namespace rans;
   return HWY_DYNAMIC_DISPATCH(encode)(symbols, table, scratch);
-}
-
-RansPair rans_encode_pair(std::span<const std::uint8_t> first_symbols,
-                          std::span<const std::uint8_t> second_symbols,
-                          const RansEncodeTable& table, std::span<std::uint8_t> first_scratch,
-                          std::span<std::uint8_t> second_scratch) noexcept {
-  using namespace rans;
-  return HWY_DYNAMIC_DISPATCH(encode_pair)(first_symbols, second_symbols, table, first_scratch,
-                                           second_scratch);
 }
 
 DecodeStatus rans_decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
