@@ -21,7 +21,7 @@ struct GateOptions {
   GradientSettings settings;
   std::uint64_t seed = 0;              // of this layer: layers need seeds of their own
   std::int64_t min_elements = 4096;    // smaller gradients are left alone
-  std::int64_t sample_size = 3 << 14;  // how many values are measured
+  std::int64_t sample_size = 1 << 16;  // how many values are measured
   std::int64_t refresh_every = 1;      // plan anew every so many backward passes
   std::int64_t warmup = 0;             // so many backward passes are only measured
 };

@@ -326,7 +326,7 @@ def compress(
     refresh: int = 1,
     warmup: int = 0,
     schedule: Mapping[int, float] | None = None,
-    sample: int = 3 << 14,
+    sample: int = 1 << 16,
     min_elements: int = 4096,
     seed: int | None = None,
 ) -> Controller:

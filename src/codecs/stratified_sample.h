@@ -18,10 +18,13 @@ namespace slimgrad {
 
 class StratifiedSample {
  public:
-  // At most `wanted` of `num_values` elements; all of them if there are no more.
+  // At most `wanted` of `num_values` elements; all of them if there are no more. As many as make
+  // the strata whole numbers long, but for a remainder spread over them: from strata of one and of
+  // two elements by turns, some elements would come twice as often as others.
   StratifiedSample(std::uint64_t num_values, std::uint64_t wanted, std::uint64_t key)
       : num_values_(num_values),
-        size_(std::min(num_values, wanted)),
+        size_(num_values <= wanted ? num_values
+                                   : num_values / ((num_values + wanted - 1) / wanted)),
         fraction_bits_(std::min(32, std::countl_zero(num_values))),
         stride_(size_ == 0 ? 0 : (num_values << fraction_bits_) / size_),
         key_(mix_bits(key)) {}

@@ -1,6 +1,6 @@
 // compress_gradient: what a gate does to a gradient in backward. Sample, plan, apply, report.
 //
-// Cost: the sample is a gather of up to 48 Ki values and a fit to them (about 0.1 ms), and, if the
+// Cost: the sample is a gather of up to 64 Ki values and a fit to them (about 0.1 ms), and, if the
 // gradient is quantized, one reading pass for its maximum: the largest values are rare, a sample
 // misses them, and saturation would clip exactly what matters most. Then one pass applies the plan.
 #include <ATen/core/Tensor.h>

@@ -126,7 +126,8 @@ TEST(GradientPlan, GuardKeepsAnOldThresholdFromDrowningASmallGradient) {
 TEST(StratifiedSample, TakesOneOfEachStratumAndMoves) {
   for (const std::uint64_t n : {1u, 10u, 1000u, 1001u, 99991u}) {
     const StratifiedSample a(n, 100, 1), b(n, 100, 2);
-    ASSERT_EQ(a.size(), std::min<std::uint64_t>(n, 100));
+    ASSERT_LE(a.size(), std::min<std::uint64_t>(n, 100));
+    ASSERT_GT(2 * a.size(), std::min<std::uint64_t>(n, 100));
     std::set<std::uint64_t> seen;
     std::uint64_t moved = 0;
     for (std::uint64_t i = 0; i < a.size(); ++i) {
@@ -142,6 +143,22 @@ TEST(StratifiedSample, TakesOneOfEachStratumAndMoves) {
   // 2^33 elements do not overflow.
   const StratifiedSample large(std::uint64_t{1} << 33, 1 << 16, 5);
   EXPECT_LT(large.position((1 << 16) - 1), std::uint64_t{1} << 33);
+}
+
+// The worst case are half as many more elements than wanted. 4 standard errors of 4,000 keys, and a
+// few for the 150 comparisons.
+TEST(StratifiedSample, GivesEveryElementTheSameChance) {
+  constexpr std::uint64_t kElements = 150, kKeys = 4000;
+  std::vector<double> seen(kElements);
+  double size = 0;
+  for (std::uint64_t key = 0; key < kKeys; ++key) {
+    const StratifiedSample sample(kElements, 100, key);
+    size = static_cast<double>(sample.size());
+    for (std::uint64_t i = 0; i < sample.size(); ++i) ++seen[sample.position(i)];
+  }
+  const double chance = size / kElements;
+  for (const double count : seen)
+    EXPECT_NEAR(count / kKeys, chance, 5 * std::sqrt(chance * (1 - chance) / kKeys));
 }
 
 TEST(StratifiedSample, VisitsItsPositions) {
