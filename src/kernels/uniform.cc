@@ -9,8 +9,8 @@
 #include <cmath>
 
 #include "kernels/dispatch.h"
-#include "kernels/half_float.h"
 #include "kernels/half_float-inl.h"
+#include "kernels/half_float.h"
 #include "kernels/uniform.h"
 
 #ifndef SLIMGRAD_KERNELS_UNIFORM_ONCE_
