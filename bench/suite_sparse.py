@@ -102,7 +102,7 @@ def product_state(sparsity: float) -> SparseState:
     return SparseState(*(new_product_plan(prune, p, seed=1) for p in PRODUCTS), always=True)
 
 
-def product_rows(layer, product: str, sparsities, seconds: float) -> list[Row]:
+def product_rows(layer, product: str, sparsities, seconds: float, what: str = "") -> list[Row]:
     x, weight, grad = layer.tensors()
     alternatives = {"dense": lambda: layer.dense(product, grad, x, weight)}
     for sparsity in sparsities:
@@ -110,7 +110,7 @@ def product_rows(layer, product: str, sparsities, seconds: float) -> list[Row]:
         alternatives[f"sparsity {sparsity}"] = lambda state=state: layer.sparse(
             product, grad, x, weight, state
         )
-    return race("sparse", f"{product} gradient, {layer}", "dense", alternatives, seconds)
+    return race("sparse", f"{what}{product} gradient, {layer}", "dense", alternatives, seconds)
 
 
 def run(quick: bool) -> list[Row]:
@@ -120,5 +120,5 @@ def run(quick: bool) -> list[Row]:
         for product in PRODUCTS:
             rows += product_rows(layer, product, SPARSITIES, 0.1 if quick else 1.5)
     for product in PRODUCTS:
-        rows += product_rows(shapes[0], product, CURVE, 0.1 if quick else 3.0)
+        rows += product_rows(shapes[0], product, CURVE, 0.1 if quick else 3.0, "curve: ")
     return rows

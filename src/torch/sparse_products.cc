@@ -6,6 +6,9 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 
+#include <algorithm>
+#include <atomic>
+
 #include "base/check.h"
 #include "kernels/dispatch.h"
 #include "torch/pieces.h"
@@ -13,9 +16,14 @@
 namespace slimgrad::torch_ops {
 namespace {
 
+// Whoever is free takes the next task: equal shares would wait for the slower core. The result does
+// not depend on who takes which.
 void on_torch_threads(std::int64_t count, const std::function<void(std::int64_t)>& task) {
-  at::parallel_for(0, count, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t i = first; i < last; ++i) task(i);
+  std::atomic<std::int64_t> next = 0;
+  const std::int64_t workers = std::min<std::int64_t>(count, at::get_num_threads());
+  at::parallel_for(0, workers, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t worker = first; worker < last; ++worker)
+      for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(i);
   });
 }
 
@@ -108,9 +116,11 @@ at::Tensor LayerBackward::dense_input_gradient() const {
 }
 
 LayerBackward::WeightGradients LayerBackward::dense_weight_gradient(bool with_bias) const {
-  if (is_linear()) return {at::mm(gradient_.t(), x_), with_bias ? bias_gradient() : at::Tensor()};
+  if (is_linear())
+    return {laid_out_as(weight_, at::mm(gradient_.t(), x_)),
+            with_bias ? bias_gradient() : at::Tensor()};
   const auto gradients = dense({false, true, with_bias});
-  return {gradients[1], gradients[2]};
+  return {laid_out_as(weight_, gradients[1]), gradients[2]};
 }
 
 at::Tensor LayerBackward::bias_gradient() const {
