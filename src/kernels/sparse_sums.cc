@@ -1,6 +1,8 @@
 #include "kernels/sparse_sums.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "kernels/dispatch.h"
 
@@ -94,34 +96,15 @@ HWY_NOINLINE void all_sums(Survivors survivors, const float* dense, std::span<co
   for (const Sum& sum : sums) one_sum<eights>(survivors, dense, runs, sum, accumulate);
 }
 
+template <std::size_t... index>
+constexpr auto all_widths(std::index_sequence<index...>) {
+  return std::array{&all_sums<static_cast<int>(index) + 1>...};
+}
+
 void sums_of(int eights, Survivors survivors, const float* dense, std::span<const Run> runs,
              std::span<const Sum> sums, bool accumulate) {
-  switch (eights) {
-    case 1:
-      return all_sums<1>(survivors, dense, runs, sums, accumulate);
-    case 2:
-      return all_sums<2>(survivors, dense, runs, sums, accumulate);
-    case 3:
-      return all_sums<3>(survivors, dense, runs, sums, accumulate);
-    case 4:
-      return all_sums<4>(survivors, dense, runs, sums, accumulate);
-    case 5:
-      return all_sums<5>(survivors, dense, runs, sums, accumulate);
-    case 6:
-      return all_sums<6>(survivors, dense, runs, sums, accumulate);
-    case 7:
-      return all_sums<7>(survivors, dense, runs, sums, accumulate);
-    case 8:
-      return all_sums<8>(survivors, dense, runs, sums, accumulate);
-    case 9:
-      return all_sums<9>(survivors, dense, runs, sums, accumulate);
-    case 10:
-      return all_sums<10>(survivors, dense, runs, sums, accumulate);
-    case 11:
-      return all_sums<11>(survivors, dense, runs, sums, accumulate);
-    default:
-      return all_sums<12>(survivors, dense, runs, sums, accumulate);
-  }
+  static constexpr auto kWidths = all_widths(std::make_index_sequence<kMaxEights>());
+  kWidths[static_cast<std::size_t>(eights - 1)](survivors, dense, runs, sums, accumulate);
 }
 
 #else  // Vectors of four would need twice the registers there are; the compiler does as well.

@@ -21,6 +21,18 @@ class Net(nn.Module):
         return self.head(F.relu(self.conv2(x)))
 
 
+class Shared(nn.Module):
+    """One layer that is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.second = self.first
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
 GATED = ["conv1", "conv2", "head.1"]
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from controller_samples import Net, batch, make, snapshot, train
+from controller_samples import Net, Shared, batch, make, snapshot, train
 from gate_samples import lognormal
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -203,15 +203,6 @@ def test_bfloat16_model():
 
 
 def test_module_sharing():
-    class Shared(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(64, 64)
-            self.second = self.first
-
-        def forward(self, x):
-            return self.second(torch.relu(self.first(x)))
-
     model = Shared()
     keys = list(model.state_dict())
     controller = sg.compress(model, sg.Prune(0.8), min_elements=1)

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from controller_samples import Net, Shared, equal_states
 from gate_samples import lognormal
 from sparse_samples import one_thread, set_choice  # noqa: F401
 from torch import nn
@@ -15,19 +16,6 @@ import slimgrad as sg
 from slimgrad.plan import Plan
 
 ALWAYS = sg.Prune(weight=0.9, input=0.5, sparse_backward="always")
-
-
-class Net(nn.Module):
-    def __init__(self, width=16):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, width, 3, padding=1)
-        self.norm = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1)
-        self.head = nn.Sequential(nn.Flatten(), nn.Linear(width * 64, 10))
-
-    def forward(self, x):
-        x = F.relu(self.norm(self.conv1(x)))
-        return self.head(F.relu(self.conv2(x)))
 
 
 LAYERS = ["conv1", "conv2", "head.1"]
@@ -53,11 +41,6 @@ def train(model, steps, optimizer=None, first=0, each=lambda: None):
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
         each()
-
-
-def equal_states(a, b):
-    a, b = a.state_dict(), b.state_dict()
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
 def wanted(controller):
@@ -155,15 +138,6 @@ def test_attention():
 
 
 def test_shared_modules():
-    class Shared(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(64, 64)
-            self.second = self.first
-
-        def forward(self, x):
-            return self.second(torch.relu(self.first(x)))
-
     model = Shared()
     keys = list(model.state_dict())
     controller = sg.compress(model, ALWAYS, min_elements=1)
