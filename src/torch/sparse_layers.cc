@@ -93,8 +93,7 @@ class SparseLinear : public torch::autograd::Function<SparseLinear> {
                           std::array<bool, 3>, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
                           at::Tensor, std::int64_t)>("slimgrad::sparse_linear_backward");
     auto result =
-        wanted_only(op.call(gradients[0].reshape_symint({-1, weight.sym_size(0)}),
-                            x.reshape_symint({-1, weight.sym_size(1)}), weight, wanted,
+        wanted_only(op.call(as_matrix(gradients[0]), as_matrix(x), weight, wanted,
                             state.weight_plan, state.weight_stats, state.input_plan,
                             state.input_stats, state.choice, context->saved_data["stream"].toInt()),
                     wanted);

@@ -13,7 +13,12 @@ import slimgrad.functional as S
 from slimgrad.fewbit import table_for
 
 NAMES = [name for name in sg.nn.__all__ if hasattr(nn, name)]
-ARGUMENTS = {"Threshold": (0.1, 0.2), "MaxPool2d": (2,)}
+ARGUMENTS = {
+    "Threshold": (0.1, 0.2),
+    "MaxPool2d": (2,),
+    "Conv2d": (3, 4, 3),
+    "Linear": (8, 4),
+}
 
 
 def make(package, name, **kwargs):

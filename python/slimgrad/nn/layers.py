@@ -36,6 +36,12 @@ def new_product_plan(prune: Prune | None, product: str, seed: int) -> torch.Tens
     return plan
 
 
+def _keep_state(state: SparseState, state_dict: dict, prefix: str, *_) -> None:
+    """Before loading: the checkpoint of a plain layer has no state, and leaves ours as it is."""
+    if not any(key.startswith(prefix) for key in state_dict):
+        state_dict.update({prefix + key: value for key, value in state.state_dict().items()})
+
+
 class SparseState(StateModule):
     """The plans and statistics of both products, and what was measured to choose sparse or dense.
 
@@ -52,6 +58,7 @@ class SparseState(StateModule):
         choice = torch.zeros(1 + len(PRODUCTS) * len(_FIELDS), dtype=torch.float64)
         choice[_MODE] = float(always)
         self.register_buffer("choice", choice)
+        self.register_load_state_dict_pre_hook(_keep_state)
         # Ranks of a distributed job draw their own random numbers: errors then average out.
         distributed = torch.distributed
         self.stream = distributed.get_rank() if distributed.is_initialized() else 0
@@ -82,8 +89,8 @@ def _choice_report(row: list[float]) -> dict:
 def _new_state(gradients: Prune | None, seed: int | None) -> SparseState:
     if gradients is not None and not (isinstance(gradients, Prune) and gradients.sparse_backward):
         raise ValueError(
-            "[slimgrad.nn] expected gradients to be None or a slimgrad.Prune with "
-            f"sparse_backward=True, got {gradients!r}"
+            "[slimgrad.nn] expected gradients to be a slimgrad.Prune with sparse_backward=True, or "
+            f"None, got {gradients!r}"
         )
     if gradients is not None and gradients.allocation != "uniform":
         raise ValueError(
