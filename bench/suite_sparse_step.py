@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import slimgrad as sg
-from bench.suite_step import Block, Transformer, stepper
+from bench.suite_step import Block, Training, Transformer
 from bench.timing import Row, race
 
 SETTINGS = {
@@ -54,12 +54,11 @@ def run(quick: bool) -> list[Row]:
     }
     rows = []
     for title, (network, inputs) in networks.items():
-        labels = torch.randint(10, (len(inputs),))
-        alternatives = {"dense": stepper(copy.deepcopy(network), inputs, labels)}
+        alternatives = {"dense": Training(copy.deepcopy(network), inputs).step}
         for name, gradients in SETTINGS.items():
             model = copy.deepcopy(network)
             sg.compress(model, gradients)
-            alternatives[name] = stepper(model, inputs, labels)
+            alternatives[name] = Training(model, inputs).step
             for _ in range(TRIAL_STEPS):
                 alternatives[name]()
         rows += race("sparse_step", title, "dense", alternatives, seconds=1.0 if quick else 20.0)
