@@ -10,9 +10,11 @@
 #define SLIMGRAD_NN_ACTIVATIONS_H_
 
 #include <torch/nn/cloneable.h>
+#include <torch/nn/functional/activation.h>
 #include <torch/nn/options/activation.h>
 #include <torch/nn/pimpl.h>
 
+#include <optional>
 #include <ostream>
 #include <utility>
 
@@ -28,7 +30,7 @@ struct FewbitOptions {
   TORCH_ARG(StepWeight, weight) = StepWeight::kNormal;
 };
 
-// What the modules share. They have no parameters, and a clone is a copy.
+// What most modules share. They have no parameters, and a clone is a copy.
 template <typename Derived>
 class FewbitModule : public torch::nn::Cloneable<Derived> {
  public:
@@ -186,6 +188,63 @@ class LeakyReLUImpl : public FewbitModule<LeakyReLUImpl> {
                      FewbitOptions()) {}
 };
 TORCH_MODULE(LeakyReLU);
+
+// In evaluation a LeakyReLU with the mean slope. In training torch's own: its slopes are random.
+class RReLUImpl : public FewbitModule<RReLUImpl> {
+ public:
+  explicit RReLUImpl(const torch::nn::RReLUOptions& options = {})
+      : FewbitModule({"leaky_relu",
+                      {{"negative_slope", (options.lower() + options.upper()) / 2}},
+                      {(options.lower() + options.upper()) / 2},
+                      options.inplace()},
+                     FewbitOptions()),
+        options_(options) {}
+
+  at::Tensor forward(at::Tensor x) {
+    return is_training()
+               ? torch::nn::functional::detail::rrelu(std::move(x), options_.lower(),
+                                                      options_.upper(), true, options_.inplace())
+               : FewbitModule::forward(x);
+  }
+
+ private:
+  torch::nn::RReLUOptions options_;
+};
+TORCH_MODULE(RReLU);
+
+// With one weight that is not trained: its gradient would need the input. Throws c10::Error for
+// more.
+class PReLUImpl : public torch::nn::Cloneable<PReLUImpl> {
+ public:
+  explicit PReLUImpl(const torch::nn::PReLUOptions& options = {}) : options_(options) {
+    TORCH_CHECK(options.num_parameters() == 1, "[PReLU] expected one parameter, got ",
+                options.num_parameters());
+    reset();
+  }
+
+  void reset() override {
+    weight = register_parameter("weight", torch::full({1}, options_.init()),
+                                /*requires_grad=*/false);
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    const double slope = weight.item<double>();
+    // Made anew only when a weight was loaded: finding a table takes a moment.
+    if (!activation_ || slope != slope_)
+      activation_.emplace(ActivationCall{"leaky_relu", {{"negative_slope", slope}}, {slope}, false},
+                          1);
+    slope_ = slope;
+    return (*activation_)(x);
+  }
+
+  at::Tensor weight;
+
+ private:
+  torch::nn::PReLUOptions options_;
+  std::optional<FewbitActivation> activation_;
+  double slope_ = 0;
+};
+TORCH_MODULE(PReLU);
 
 class ThresholdImpl : public FewbitModule<ThresholdImpl> {
  public:

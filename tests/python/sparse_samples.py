@@ -1,7 +1,6 @@
 """What the tests of the sparse backward pass share: layers beside torch's own, and the gradient
 that each of their products used."""
 
-import pytest
 import torch
 from gate_samples import draw_seed
 from torch import nn
@@ -11,15 +10,6 @@ from slimgrad.plan import Plan
 
 ALWAYS = sg.Prune(weight=0.8, input=0.7, sparse_backward="always")
 PLAIN = {sg.nn.Linear: nn.Linear, sg.nn.Conv2d: nn.Conv2d}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Layers this small gain nothing from a second one, and lose much on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def any_size(layer):

@@ -3,12 +3,11 @@
 import pytest
 import torch
 from gate_samples import lognormal
-from sparse_samples import (  # noqa: F401
+from sparse_samples import (
     assert_close,
     backward,
     dense_gradients,
     gates,
-    one_thread,
     pair,
     pruned,
     set_choice,
@@ -16,6 +15,8 @@ from sparse_samples import (  # noqa: F401
 
 import slimgrad as sg
 from slimgrad.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 MEASURED = sg.Prune(weight=0.8, input=0.7, sparse_backward=True)
 TRIALS = 3

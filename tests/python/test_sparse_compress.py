@@ -9,11 +9,13 @@ import torch
 import torch.nn.functional as F
 from controller_samples import Net, Shared, equal_states
 from gate_samples import lognormal
-from sparse_samples import one_thread, set_choice  # noqa: F401
+from sparse_samples import set_choice
 from torch import nn
 
 import slimgrad as sg
 from slimgrad.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 ALWAYS = sg.Prune(weight=0.9, input=0.5, sparse_backward="always")
 

@@ -6,20 +6,21 @@ import math
 import pytest
 import torch
 from gate_samples import lognormal
-from sparse_samples import (  # noqa: F401
+from sparse_samples import (
     ALWAYS,
     any_size,
     assert_close,
     backward,
     dense_gradients,
     gates,
-    one_thread,
     pair,
     pruned,
 )
 
 import slimgrad as sg
 from slimgrad.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # Arguments of the layer, and the shape of x.
 CONVOLUTIONS = {

@@ -8,14 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gate_samples import lognormal
-from sparse_samples import (  # noqa: F401
+from sparse_samples import (
     ALWAYS,
     any_size,
     assert_close,
     backward,
     dense_gradients,
     gates,
-    one_thread,
     pair,
     pruned,
 )
@@ -23,6 +22,8 @@ from torch import nn
 
 import slimgrad as sg
 from slimgrad.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 ops = torch.ops.slimgrad
 LAYERS = {

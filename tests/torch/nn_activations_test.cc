@@ -23,6 +23,19 @@ struct Pair {
 };
 
 template <typename Module>
+Module in_evaluation(Module module) {
+  module->eval();
+  return module;
+}
+
+// torch's, with a weight that takes no gradient.
+torch::nn::PReLU frozen_prelu(double slope) {
+  torch::nn::PReLU module(torch::nn::PReLUOptions().init(slope));
+  module->weight.requires_grad_(false);
+  return module;
+}
+
+template <typename Module>
 Call call(Module module) {
   return [module](const at::Tensor& x) mutable { return module->forward(x); };
 }
@@ -63,6 +76,8 @@ std::vector<Pair> exact() {
       {"ReLU", call(ReLU()), call(torch::nn::ReLU())},
       {"ReLU6", call(ReLU6()), call(torch::nn::ReLU6())},
       {"LeakyReLU", call(LeakyReLU(slope)), call(torch::nn::LeakyReLU(slope))},
+      {"RReLU", call(in_evaluation(RReLU())), call(in_evaluation(torch::nn::RReLU()))},
+      {"PReLU", call(PReLU(torch::nn::PReLUOptions().init(0.3))), call(frozen_prelu(0.3))},
       {"Threshold", call(Threshold(threshold)), call(torch::nn::Threshold(threshold))},
       {"Hardtanh", call(Hardtanh(box)), call(torch::nn::Hardtanh(box))},
       {"Hardshrink", call(Hardshrink()), call(torch::nn::Hardshrink())},
@@ -110,6 +125,22 @@ TEST(NnActivations, PiecewiseConstantDerivativesAreExact) {
                   .allclose(gradient_of([](const at::Tensor& x) { return at::hardsigmoid(x); }, x,
                                         gradient),
                             1e-6, 0));
+}
+
+TEST(NnActivations, RReLUDrawsSlopesInTraining) {
+  const at::Tensor x = -torch::ones({4096});
+  const at::Tensor y = RReLU()->forward(x);
+  EXPECT_GT(y.std().item<double>(), 0.01);
+  EXPECT_NEAR(y.mean().item<double>(), -(1.0 / 8 + 1.0 / 3) / 2, 0.005);
+}
+
+TEST(NnActivations, PReLUFollowsALoadedWeightAndTakesOne) {
+  PReLU module;
+  const at::Tensor x = -torch::ones({5});
+  EXPECT_EQ(module->forward(x)[0].item<float>(), -0.25f);
+  module->weight.fill_(0.5);
+  EXPECT_EQ(module->forward(x)[0].item<float>(), -0.5f);
+  EXPECT_THROW(PReLU(torch::nn::PReLUOptions().num_parameters(3)), c10::Error);
 }
 
 TEST(NnActivations, GradientIsLevelTimesGradient) {
