@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "codecs/conv_shape.h"
-#include "codecs/pruned_rows.h"
+#include "codecs/prune_draw.h"
 #include "codecs/scratch.h"
 
 namespace slimgrad {
@@ -38,8 +38,8 @@ struct WeightStrides {
 struct SparseWorkspace {
   Scratch<float> values;
   Scratch<std::int32_t> offsets;
-  Scratch<std::int64_t> begins, ends;
-  Scratch<float> dense;  // the packed weight, or the sums of the weight gradient
+  Scratch<std::int64_t> marks;  // where a list of survivors ends and the next begins
+  Scratch<float> dense;         // the packed weight, or the sums of the weight gradient
 };
 
 // Of the pruned gradient; and what the product cost, for those who choose by it.

@@ -7,8 +7,12 @@
 //   input pixel x tap tx = x + padding - stride x', so displacement (ty taps_x + x + padding) O
 //   rows
 //
-// with O channels in a block. Channels are cut into blocks for which a tile of W stays in the
-// second-level cache. With dilation each tap is a run of its own.
+// with O channels in a block. With dilation each tap is a run of its own.
+//
+// A row of W is used once, so that what counts is the cache that it comes from. Channels are cut
+// into blocks, and the rows of the kernel may be taken one by one, so that few rows of W are used
+// for many pixels; but every pass adds to the sums of every pixel once more. What is cheapest
+// depends on the sparsity.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -16,37 +20,61 @@
 #include "codecs/sparse_backward.h"
 #include "codecs/sparse_layout.h"
 #include "codecs/tile_values.h"
-#include "kernels/compact.h"
+#include "kernels/compact_rows.h"
 #include "kernels/sparse_sums.h"
 
 namespace slimgrad {
 namespace {
 
 constexpr int kMaxInputEights = 8;
+constexpr std::int64_t kCompressedPixels = 512;  // in one task, if they are not too large
 
 // Output channels of one group whose weights are used together.
 struct Block {
   std::int64_t group, first_channel, channels;  // channels counted over all groups
 };
 
-std::int64_t channels_a_block(const ConvShape& shape, std::int64_t tile_width) {
-  const auto row_bytes = static_cast<std::int64_t>(sizeof(float)) * tile_width;
-  const std::int64_t fitting = (kTileBytes + kTileBytes / 2) / (shape.taps() * row_bytes);
-  const std::int64_t count = (shape.group_out() + std::max<std::int64_t>(8, fitting) - 1) /
-                             std::max<std::int64_t>(8, fitting);
-  return (shape.group_out() + count - 1) / count;
+// One block after the other, each with all rows of the kernel at once or one at a time.
+struct Passes {
+  std::int64_t channels;  // a block
+  bool split_rows;
+};
+
+Passes cheapest_passes(const ConvShape& shape, const ColumnTiles& tiles, double density) {
+  constexpr double kSumNanoseconds = 10, kRunNanoseconds = 5;
+  Passes best{};
+  double lowest = 0;
+  for (const bool split : {false, true}) {
+    const std::int64_t lines = split ? 1 : shape.y.taps;
+    const double fixed = kSumNanoseconds + kRunNanoseconds * static_cast<double>(lines);
+    for (std::int64_t count = 1; count <= shape.group_out(); ++count) {
+      const std::int64_t channels = (shape.group_out() + count - 1) / count;
+      const std::int64_t rows = lines * shape.x.taps * channels;
+      const double survivors = static_cast<double>(rows) * std::max(density, kSmallestDensity);
+      const double cost =
+          tiles.eights * row_cost(rows * tiles.width() * std::int64_t{sizeof(float)}) +
+          fixed / survivors;
+      if (lowest == 0 || cost < lowest) {
+        lowest = cost;
+        best = {channels, split};
+      }
+      if (channels <= 8) break;
+    }
+  }
+  return best;
 }
 
 template <typename T>
 class InputGradient {
  public:
-  InputGradient(const ConvShape& shape, SparseWorkspace& workspace)
+  InputGradient(const ConvShape& shape, double density, SparseWorkspace& workspace)
       : shape_(shape),
         tiles_(column_tiles(shape.group_in(), kMaxInputEights)),
-        bands_(shape, tiles_.width() * static_cast<std::int64_t>(sizeof(float))),
+        passes_(cheapest_passes(shape, tiles_, density)),
+        bands_(shape, tiles_.width() * std::int64_t{sizeof(float)}, kCompressedPixels),
         workspace_(workspace) {
     find_reaches();
-    const std::int64_t step = channels_a_block(shape, tiles_.width());
+    const std::int64_t step = passes_.channels;
     for (std::int64_t group = 0; group < shape.groups; ++group)
       for (std::int64_t channel = 0; channel < shape.group_out(); channel += step)
         blocks_.push_back({group, group * shape.group_out() + channel,
@@ -56,9 +84,7 @@ class InputGradient {
     const auto room = static_cast<std::size_t>(bands_.count() * band_room_);
     workspace.values.reserve(room);
     workspace.offsets.reserve(room);
-    const auto lists = blocks_.size() * static_cast<std::size_t>(shape.out_pixels());
-    workspace.begins.reserve(lists);
-    workspace.ends.reserve(lists);
+    workspace.marks.reserve(blocks_.size() * static_cast<std::size_t>(marks_a_block()));
     workspace.dense.reserve(static_cast<std::size_t>(shape.groups * tiles_.count * tile_size()));
   }
 
@@ -68,9 +94,10 @@ class InputGradient {
     SparseCounts counts;
     parallel(shape_.groups * tiles_.count,
              [&](std::int64_t tile) { pack_weight(tile, weight, strides); });
+    const kernels::Plan plan = pruning_plan<T>(draw);
     std::atomic<std::int64_t> survivors = 0;
     parallel(bands_.count(), [&](std::int64_t band) {
-      survivors.fetch_add(compress(bands_[band], band, gradient, draw), std::memory_order_relaxed);
+      survivors.fetch_add(compress(band, gradient, plan), std::memory_order_relaxed);
     });
     counts.compress_seconds = watch.lap();
     const std::int64_t chunks = num_chunks();
@@ -116,34 +143,44 @@ class InputGradient {
     }
   }
 
+  // Every band has a mark for each of its pixels and one for their end.
+  std::int64_t marks_a_block() const { return shape_.out_pixels() + bands_.count(); }
+  std::int64_t* marks(std::size_t block, std::int64_t band, std::int64_t pixel) const {
+    return workspace_.marks.data() + static_cast<std::int64_t>(block) * marks_a_block() + band +
+           pixel;
+  }
+
   // Writes the survivors of a band, block by block and in each by pixel. Returns how many.
-  std::int64_t compress(const Bands::Band& band, std::int64_t index, const T* gradient,
-                        const PruneDraw& draw) const {
+  std::int64_t compress(std::int64_t index, const T* gradient, const kernels::Plan& plan) const {
+    const Bands::Band band = bands_[index];
+    static thread_local std::vector<kernels::CompactBlock> compact;
+    compact.clear();
+    // A line of one pixel needs no steps from pixel to pixel, so that all are like one line.
+    const bool one_line = shape_.x.out == 1;
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      const Block& block = blocks_[b];
+      const std::int64_t row_step = -shape_.x.stride * block.channels * tiles_.width();
+      compact.push_back({.first_column = block.first_channel,
+                         .num_columns = block.channels,
+                         .column_step = static_cast<std::int32_t>(tiles_.width()),
+                         .row_step = one_line ? 0 : static_cast<std::int32_t>(row_step),
+                         .values = workspace_.values.data(),
+                         .offsets = workspace_.offsets.data(),
+                         .marks = marks(b, index, band.first_pixel)});
+      *compact[b].marks = index * band_room_ + block.first_channel * bands_.max_pixels() +
+                          static_cast<std::int64_t>(b * kernels::kCompactSlack);
+    }
     const std::int64_t columns = shape_.out_channels;
-    std::vector<std::int64_t> cursors(blocks_.size());
+    const std::int64_t step = one_line ? band.pixels : shape_.x.out;
+    for (std::int64_t p = 0; p < band.pixels; p += step) {
+      const std::int64_t first = (band.first_pixel + p) * columns;
+      kernels::compact_rows<T>(
+          plan, {gradient + first, step, columns, static_cast<std::uint64_t>(first)}, compact);
+      for (kernels::CompactBlock& block : compact) block.marks += step;
+    }
     std::int64_t survivors = 0;
     for (std::size_t b = 0; b < blocks_.size(); ++b)
-      cursors[b] = index * band_room_ + blocks_[b].first_channel * bands_.max_pixels() +
-                   static_cast<std::int64_t>(b * kernels::kCompactSlack);
-    for_pruned_rows(
-        gradient, columns, band.first_pixel, band.pixels, draw,
-        [&](std::int64_t pixel, const float* values) {
-          const std::int64_t x = pixel % shape_.x.out;
-          for (std::size_t b = 0; b < blocks_.size(); ++b) {
-            const Block& block = blocks_[b];
-            const std::int64_t first = -shape_.x.stride * x * block.channels * tiles_.width();
-            const std::size_t list =
-                b * static_cast<std::size_t>(shape_.out_pixels()) + static_cast<std::size_t>(pixel);
-            const auto kept = static_cast<std::int64_t>(kernels::compact(
-                values + block.first_channel, static_cast<std::size_t>(block.channels),
-                static_cast<std::int32_t>(first), static_cast<std::int32_t>(tiles_.width()),
-                workspace_.values.data() + cursors[b], workspace_.offsets.data() + cursors[b]));
-            workspace_.begins.data()[list] = cursors[b];
-            cursors[b] += kept;
-            workspace_.ends.data()[list] = cursors[b];
-            survivors += kept;
-          }
-        });
+      survivors += *compact[b].marks - *marks(b, index, band.first_pixel);
     return survivors;
   }
 
@@ -180,40 +217,47 @@ class InputGradient {
       stride = tiles_.width();
     }
     bool accumulate = false;
+    const kernels::SumShape sum_shape{
+        .eights = tiles_.eights, .rows = 1, .dense_stride = 0, .out_stride = 0};
+    const std::int64_t lines = passes_.split_rows ? 1 : shape_.y.taps;
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
       if (blocks_[b].group != group) continue;
-      runs.clear();
-      sums.clear();
-      for (std::int64_t row = 0; row < rows; ++row)
-        add_row(b, first_row + row, totals + row * shape_.x.in * stride, stride, runs, sums);
-      kernels::sparse_sums(tiles_.eights, {workspace_.values.data(), workspace_.offsets.data()},
-                           weight_tile(tile) + block_start(blocks_[b]), runs, sums, accumulate);
-      accumulate = true;
+      for (std::int64_t ty = 0; ty < shape_.y.taps; ty += lines) {
+        runs.clear();
+        sums.clear();
+        for (std::int64_t row = 0; row < rows; ++row)
+          add_row(b, ty, ty + lines, first_row + row, totals + row * shape_.x.in * stride, stride,
+                  runs, sums);
+        kernels::sparse_sums(sum_shape, {workspace_.values.data(), workspace_.offsets.data()},
+                             weight_tile(tile) + block_start(blocks_[b]), runs, sums, accumulate);
+        accumulate = true;
+      }
     }
     if (!direct)
       for (std::int64_t p = 0; p < pixels; ++p)
         store_tile_row(totals + p * stride, count, out + p * shape_.in_channels);
   }
 
-  // The sums of one pixel row of the input; `image_row` counts over all images.
-  void add_row(std::size_t b, std::int64_t image_row, float* out, std::int64_t out_stride,
-               std::vector<kernels::Run>& runs, std::vector<kernels::Sum>& sums) const {
+  // The sums of one pixel row of the input over the kernel's rows [first_ty, last_ty); `image_row`
+  // counts over all images.
+  void add_row(std::size_t b, std::int64_t first_ty, std::int64_t last_ty, std::int64_t image_row,
+               float* out, std::int64_t out_stride, std::vector<kernels::Run>& runs,
+               std::vector<kernels::Sum>& sums) const {
     const ConvAxis& axis = shape_.y;
     const std::int64_t image = image_row / axis.in, y = image_row % axis.in;
     const std::int64_t row_size = blocks_[b].channels * tiles_.width();
-    const std::size_t lists = b * static_cast<std::size_t>(shape_.out_pixels());
-    const std::int64_t* const begins = workspace_.begins.data() + lists;
-    const std::int64_t* const ends = workspace_.ends.data() + lists;
     struct Line {
-      std::int64_t first_pixel, displacement;
+      const std::int64_t* marks;
+      std::int64_t displacement;
     };
     static thread_local std::vector<Line> lines;  // of the gradient, that reached this row
     lines.clear();
-    for (std::int64_t ty = 0; ty < axis.taps; ++ty) {
+    for (std::int64_t ty = first_ty; ty < last_ty; ++ty) {
       const std::int64_t reach = y + axis.padding - ty * axis.dilation;
       if (reach < 0 || reach % axis.stride != 0 || reach / axis.stride >= axis.out) continue;
-      lines.push_back(
-          {(image * axis.out + reach / axis.stride) * shape_.x.out, ty * shape_.x.taps * row_size});
+      const std::int64_t row = reach / axis.stride;
+      lines.push_back({marks(b, bands_.at(image, row), (image * axis.out + row) * shape_.x.out),
+                       ty * shape_.x.taps * row_size});
     }
     for (std::int64_t x = 0; x < shape_.x.in; ++x) {
       const auto first_run = static_cast<std::int64_t>(runs.size());
@@ -222,7 +266,7 @@ class InputGradient {
       for (const Line& line : lines)
         for (std::size_t r = first; r < last; ++r) {
           const Reach& reach = reaches_[r];
-          runs.push_back({begins[line.first_pixel + reach.low], ends[line.first_pixel + reach.high],
+          runs.push_back({line.marks[reach.low], line.marks[reach.high + 1],
                           line.displacement + reach.displacement * row_size});
         }
       sums.push_back({out + x * out_stride, first_run, static_cast<std::int64_t>(runs.size())});
@@ -258,6 +302,7 @@ class InputGradient {
 
   ConvShape shape_;
   ColumnTiles tiles_;
+  Passes passes_;
   Bands bands_;
   SparseWorkspace& workspace_;
   std::vector<Block> blocks_;
@@ -283,7 +328,7 @@ template <typename T>
 SparseCounts sparse_input_gradient(const ConvShape& shape, const T* gradient, const PruneDraw& draw,
                                    const T* weight, const WeightStrides& strides, T* dx,
                                    SparseWorkspace& workspace, const Parallel& parallel) {
-  return InputGradient<T>(shape.simplified(), workspace)
+  return InputGradient<T>(shape.simplified(), draw.density, workspace)
       .run(gradient, draw, weight, strides, dx, parallel);
 }
 

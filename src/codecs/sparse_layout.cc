@@ -9,24 +9,32 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b;
 
 }  // namespace
 
-Bands::Bands(const ConvShape& shape, std::int64_t bytes_per_pixel) : shape_(shape) {
-  const TileAxis y(shape.y), x(shape.x);
-  const std::int64_t width = x.length(shape.x, shape.x.out);
+Bands::Bands(const ConvShape& shape, std::int64_t bytes_per_pixel, std::int64_t wanted)
+    : shape_(shape) {
+  cut(bytes_per_pixel, kFirstLevelBytes);
+  for (std::int64_t bytes = 2 * kFirstLevelBytes;
+       max_pixels() < wanted && bytes <= kSecondLevelBytes; bytes *= 2)
+    cut(bytes_per_pixel, bytes);
+}
+
+void Bands::cut(std::int64_t bytes_per_pixel, std::int64_t most_bytes) {
+  const TileAxis y(shape_.y), x(shape_.x);
+  const std::int64_t width = x.length(shape_.x, shape_.x.out);
   const auto bytes_of_rows = [&](std::int64_t rows) {
-    return y.length(shape.y, rows) * width * bytes_per_pixel;
+    return y.length(shape_.y, rows) * width * bytes_per_pixel;
   };
-  const std::int64_t image_bytes = bytes_of_rows(shape.y.out);
-  if (image_bytes <= kTileBytes) {
-    images_ = std::clamp<std::int64_t>(kTileBytes / image_bytes, 1, shape.images);
-    rows_ = shape.y.out;
+  const std::int64_t image_bytes = bytes_of_rows(shape_.y.out);
+  if (image_bytes <= most_bytes) {
+    images_ = std::clamp<std::int64_t>(most_bytes / image_bytes, 1, shape_.images);
+    rows_ = shape_.y.out;
   } else {
     images_ = 1;
     rows_ = 1;
-    while (rows_ < shape.y.out && bytes_of_rows(rows_ + 1) <= kTileBytes) ++rows_;
-    rows_ = divide_up(shape.y.out, divide_up(shape.y.out, rows_));  // evenly
+    while (rows_ < shape_.y.out && bytes_of_rows(rows_ + 1) <= most_bytes) ++rows_;
+    rows_ = divide_up(shape_.y.out, divide_up(shape_.y.out, rows_));  // evenly
   }
-  bands_an_image_ = divide_up(shape.y.out, rows_);
-  count_ = images_ > 1 ? divide_up(shape.images, images_) : shape.images * bands_an_image_;
+  bands_an_image_ = divide_up(shape_.y.out, rows_);
+  count_ = images_ > 1 ? divide_up(shape_.images, images_) : shape_.images * bands_an_image_;
 }
 
 Bands::Band Bands::operator[](std::int64_t band) const {
@@ -38,6 +46,15 @@ Bands::Band Bands::operator[](std::int64_t band) const {
   result.first_pixel = (result.first_image * shape_.y.out + result.first_row) * shape_.x.out;
   result.pixels = result.images * result.rows * shape_.x.out;
   return result;
+}
+
+double row_cost(std::int64_t tile_bytes) {
+  constexpr double kFirstLevel = 0.26, kSecondLevel = 0.40, kThirdLevel = 0.55;
+  const auto share = [&](std::int64_t cache) {
+    return std::min(1.0, static_cast<double>(cache) / static_cast<double>(tile_bytes));
+  };
+  const double first = share(kFirstLevelBytes), second = share(kSecondLevelBytes);
+  return kFirstLevel * first + kSecondLevel * (second - first) + kThirdLevel * (1 - second);
 }
 
 ColumnTiles column_tiles(std::int64_t columns, int max_eights) {

@@ -1,6 +1,7 @@
 // How a sparse backward pass cuts its work: into bands of gradient rows that are compressed as one,
 // tiles of columns that stay in the cache, and parts that are summed at the end. Everything follows
-// from the shape alone, never from the number of threads, so that neither do the results.
+// from the shape and the sparsity alone, never from the number of threads, so that neither do the
+// results.
 #ifndef SLIMGRAD_CODECS_SPARSE_LAYOUT_H_
 #define SLIMGRAD_CODECS_SPARSE_LAYOUT_H_
 
@@ -10,14 +11,17 @@
 
 namespace slimgrad {
 
-// What one core can expect to keep in its second-level cache while it streams other data past.
-inline constexpr std::int64_t kTileBytes = 192 << 10;
+// What one core can expect to keep in its first- and second-level cache while it streams other data
+// past.
+inline constexpr std::int64_t kFirstLevelBytes = 24 << 10;
+inline constexpr std::int64_t kSecondLevelBytes = 192 << 10;
 
 // Consecutive rows (pixels) of the gradient: some whole images, or some pixel rows of one image.
 class Bands {
  public:
-  // `bytes_per_pixel`: of the input tile that a band needs in the weight product.
-  Bands(const ConvShape& shape, std::int64_t bytes_per_pixel);
+  // As many rows as the first-level cache can hold the input tile of, or more if they are fewer
+  // than `wanted` pixels, within the second-level cache. `bytes_per_pixel`: of the tile.
+  Bands(const ConvShape& shape, std::int64_t bytes_per_pixel, std::int64_t wanted);
 
   std::int64_t count() const { return count_; }
   std::int64_t max_pixels() const { return images_ * rows_ * shape_.x.out; }
@@ -28,8 +32,14 @@ class Bands {
     std::int64_t first_pixel, pixels;  // of the gradient, consecutive
   };
   Band operator[](std::int64_t band) const;
+  // The band of a pixel row.
+  std::int64_t at(std::int64_t image, std::int64_t row) const {
+    return image / images_ * bands_an_image_ + row / rows_;
+  }
 
  private:
+  void cut(std::int64_t bytes_per_pixel, std::int64_t most_bytes);
+
   ConvShape shape_;
   std::int64_t images_, rows_;   // of a full band
   std::int64_t bands_an_image_;  // 1 if a band holds whole images
@@ -45,6 +55,14 @@ struct ColumnTiles {
 };
 // The cheapest width of at most `max_eights`: wide tiles share overhead, narrow ones fit better.
 ColumnTiles column_tiles(std::int64_t columns, int max_eights);
+
+// A sum has to load and store its totals and to end, which so many survivors outweigh.
+inline constexpr double kWantedSurvivors = 8;
+inline constexpr double kSmallestDensity = 1e-4;
+
+// Nanoseconds for eight columns of a row that is picked at random from a tile. Measured; only the
+// proportions matter, and only to choose between ways to cut.
+double row_cost(std::int64_t tile_bytes);
 
 // One direction of a band's input tile. Tile pixel t of the band that starts at output o is input
 // pixel (o * stride - padding) + t * source_step; output o + i reads from tile pixel i * tile_step

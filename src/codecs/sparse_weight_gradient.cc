@@ -6,8 +6,10 @@
 //   survivor   of gradient pixel (y', x'): offset of the input pixel at tap (0, 0)
 //   tap        displacement (ty dilation_y, tx dilation_x) pixels
 //
-// Taps of one kernel row lie one behind the other in the tile, so one sum does several of them:
-// three taps of 32 channels are twelve vectors that one survivor adds to.
+// Taps of one kernel row lie one behind the other in the tile and its rows have a fixed distance,
+// so one survivor adds to several taps at once: with a 3x3 kernel and tiles of eight channels to
+// nine vectors. Tiles that narrow fit the first-level cache for hundreds of pixels. They are copied
+// several at a time, in order that whole cache lines of the input are used.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -15,57 +17,68 @@
 #include "codecs/sparse_backward.h"
 #include "codecs/sparse_layout.h"
 #include "codecs/tile_values.h"
-#include "kernels/compact.h"
+#include "kernels/compact_rows.h"
 #include "kernels/sparse_sums.h"
 
 namespace slimgrad {
 namespace {
 
-// Channels of the input that are summed together, for one tap.
-ColumnTiles weight_tiles(const ConvShape& shape) {
-  const bool taps_touch = shape.x.taps > 1 && shape.x.dilation == 1;
-  return column_tiles(shape.group_in(), taps_touch ? 4 : 8);
-}
+// What one survivor adds to: some taps of some channels.
+struct TapSums {
+  ColumnTiles tiles;     // channels of the input
+  std::int64_t columns;  // taps of a kernel row
+  std::int64_t rows;     // of the kernel
+
+  explicit TapSums(const ConvShape& shape) {
+    const std::int64_t touching = shape.x.dilation == 1 ? shape.x.taps : 1;
+    constexpr std::int64_t kMost = kernels::kMaxEights, kWidest = 8;
+    rows = std::min<std::int64_t>(shape.y.taps, kernels::kMaxSumRows);
+    const std::int64_t eights = std::clamp<std::int64_t>(kMost / (touching * rows), 1, kWidest);
+    tiles = column_tiles(shape.group_in(), static_cast<int>(eights));
+    columns = std::min(touching, kMost / tiles.eights);
+    rows = std::min(rows, kMost / (columns * tiles.eights));
+  }
+};
 
 template <typename T>
 class WeightGradient {
  public:
-  WeightGradient(const ConvShape& shape, SparseWorkspace& workspace)
+  WeightGradient(const ConvShape& shape, double density, SparseWorkspace& workspace)
       : shape_(shape),
-        tiles_(weight_tiles(shape)),
-        bands_(shape, tiles_.width() * static_cast<std::int64_t>(sizeof(float))),
+        sums_(shape),
+        bands_(shape, pixel_size() * std::int64_t{sizeof(float)},
+               static_cast<std::int64_t>(kWantedSurvivors / std::max(density, kSmallestDensity))),
         tile_y_(shape.y),
         tile_x_(shape.x),
         tile_columns_(tile_x_.length(shape.x, shape.x.out)),
         workspace_(workspace) {
-    taps_a_sum_ = shape.x.dilation == 1
-                      ? std::min<std::int64_t>(shape.x.taps, kernels::kMaxEights / tiles_.eights)
-                      : 1;
+    constexpr std::int64_t kCopiedColumns = 32;
+    copied_tiles_ = std::clamp<std::int64_t>(kCopiedColumns / pixel_size(), 1, sums_.tiles.count);
     // More tasks than most machines have threads, and never more than there are bands.
     constexpr std::int64_t kWantedTasks = 16;
-    const std::int64_t tiles = shape.groups * tiles_.count;
-    parts_ = std::clamp<std::int64_t>((kWantedTasks + tiles - 1) / tiles, 1, bands_.count());
-    band_room_ = bands_.max_pixels() * shape.out_channels +
-                 static_cast<std::int64_t>(kernels::kCompactSlack);
-    const auto room = static_cast<std::size_t>(bands_.count() * band_room_);
+    parts_ = std::clamp<std::int64_t>((kWantedTasks + num_copies() - 1) / num_copies(), 1,
+                                      bands_.count());
+    const auto room =
+        static_cast<std::size_t>(bands_.count() * bands_.max_pixels() * shape.out_channels);
     workspace.values.reserve(room);
     workspace.offsets.reserve(room);
-    workspace.begins.reserve(static_cast<std::size_t>(bands_.count() * (shape.out_channels + 1)));
-    workspace.dense.reserve(static_cast<std::size_t>(parts_ * tiles * sums_size()));
+    workspace.marks.reserve(static_cast<std::size_t>(bands_.count() * (shape.out_channels + 1)));
+    workspace.dense.reserve(static_cast<std::size_t>(parts_ * num_tiles() * sums_size()));
   }
 
   SparseCounts run(const T* gradient, const PruneDraw& draw, const T* x, T* dw,
                    const WeightStrides& strides, T* bias, const Parallel& parallel) {
     Stopwatch watch;
     SparseCounts counts;
+    const kernels::Plan plan = pruning_plan<T>(draw);
     std::atomic<std::int64_t> survivors = 0;
     parallel(bands_.count(), [&](std::int64_t band) {
-      survivors.fetch_add(compress(band, gradient, draw), std::memory_order_relaxed);
+      survivors.fetch_add(compress(band, gradient, plan), std::memory_order_relaxed);
     });
     counts.compress_seconds = watch.lap();
-    const std::int64_t tiles = shape_.groups * tiles_.count;
-    parallel(tiles * parts_, [&](std::int64_t task) { multiply(task / parts_, task % parts_, x); });
-    parallel(tiles, [&](std::int64_t tile) { add_parts(tile, dw, strides); });
+    parallel(num_copies() * parts_,
+             [&](std::int64_t task) { multiply(task / parts_, task % parts_, x); });
+    parallel(num_tiles(), [&](std::int64_t tile) { add_parts(tile, dw, strides); });
     if (bias != nullptr) sum_channels(bias);
     counts.multiply_seconds = watch.lap();
     counts.elements = shape_.out_pixels() * shape_.out_channels;
@@ -74,46 +87,59 @@ class WeightGradient {
   }
 
  private:
-  std::int64_t pixel_size() const { return tiles_.width(); }
-  std::int64_t sums_size() const { return shape_.group_out() * shape_.taps() * tiles_.width(); }
+  // Tiles of all groups are counted in one row; so are their copies, of several tiles each.
+  std::int64_t num_tiles() const { return shape_.groups * sums_.tiles.count; }
+  std::int64_t copies_a_group() const {
+    return (sums_.tiles.count + copied_tiles_ - 1) / copied_tiles_;
+  }
+  std::int64_t num_copies() const { return shape_.groups * copies_a_group(); }
+  std::int64_t pixel_size() const { return sums_.tiles.width(); }
+  std::int64_t sums_size() const { return shape_.group_out() * shape_.taps() * pixel_size(); }
   float* sums_of(std::int64_t tile, std::int64_t part) const {
     return workspace_.dense.data() + (tile * parts_ + part) * sums_size();
   }
   std::int64_t* channel_starts(std::int64_t band) const {
-    return workspace_.begins.data() + band * (shape_.out_channels + 1);
+    return workspace_.marks.data() + band * (shape_.out_channels + 1);
   }
 
   // Writes the survivors of a band by channel and in each by pixel. Returns how many.
-  std::int64_t compress(std::int64_t index, const T* gradient, const PruneDraw& draw) const {
+  std::int64_t compress(std::int64_t index, const T* gradient, const kernels::Plan& plan) const {
     const Bands::Band band = bands_[index];
     const std::int64_t columns = shape_.out_channels;
     // First by pixel, as they come, with the channel for an offset.
     static thread_local Scratch<float> value_buffer;
     static thread_local Scratch<std::int32_t> channel_buffer;
-    static thread_local std::vector<std::int64_t> row_ends;
-    float* const values = value_buffer.reserve(static_cast<std::size_t>(band_room_));
-    std::int32_t* const channels = channel_buffer.reserve(static_cast<std::size_t>(band_room_));
-    row_ends.clear();
-    std::int64_t count = 0;
-    for_pruned_rows(
-        gradient, columns, band.first_pixel, band.pixels, draw,
-        [&](std::int64_t, const float* row) {
-          count += static_cast<std::int64_t>(kernels::compact(
-              row, static_cast<std::size_t>(columns), 0, 1, values + count, channels + count));
-          row_ends.push_back(count);
-        });
-    // Then sorted by counting.
+    static thread_local std::vector<std::int64_t> marks;
+    const auto room = static_cast<std::size_t>(band.pixels * columns) + kernels::kCompactSlack;
+    const float* const values = value_buffer.reserve(room);
+    const std::int32_t* const channels = channel_buffer.reserve(room);
+    marks.resize(static_cast<std::size_t>(band.pixels) + 1);
+    marks[0] = 0;
+    const kernels::CompactBlock block{.first_column = 0,
+                                      .num_columns = columns,
+                                      .column_step = 1,
+                                      .row_step = 0,
+                                      .values = value_buffer.data(),
+                                      .offsets = channel_buffer.data(),
+                                      .marks = marks.data()};
+    const std::int64_t first = band.first_pixel * columns;
+    kernels::compact_rows<T>(
+        plan, {gradient + first, band.pixels, columns, static_cast<std::uint64_t>(first)},
+        {&block, 1});
+    // Then sorted by counting. Lists without gaps: with room for the worst case each would have
+    // pages of its own.
+    const std::int64_t count = marks.back();
     std::int64_t* const starts = channel_starts(index);
     std::fill(starts, starts + columns + 1, 0);
     for (std::int64_t s = 0; s < count; ++s) ++starts[channels[s] + 1];
-    starts[0] = index * band_room_;
+    starts[0] = index * bands_.max_pixels() * columns;
     for (std::int64_t c = 0; c < columns; ++c) starts[c + 1] += starts[c];
     static thread_local std::vector<std::int64_t> cursors;
     cursors.assign(starts, starts + columns);
     std::int64_t s = 0;
     for (std::int64_t row = 0; row < band.pixels; ++row) {
       const auto offset = static_cast<std::int32_t>(tile_pixel(band, row) * pixel_size());
-      for (; s < row_ends[static_cast<std::size_t>(row)]; ++s) {
+      for (; s < marks[static_cast<std::size_t>(row) + 1]; ++s) {
         const std::int64_t to = cursors[static_cast<std::size_t>(channels[s])]++;
         workspace_.values.data()[to] = values[s];
         workspace_.offsets.data()[to] = offset;
@@ -125,6 +151,9 @@ class WeightGradient {
   std::int64_t tile_rows(const Bands::Band& band) const {
     return tile_y_.length(shape_.y, band.rows);
   }
+  std::int64_t tile_size(const Bands::Band& band) const {
+    return band.images * tile_rows(band) * tile_columns_ * pixel_size();
+  }
   // Where the first tap of gradient pixel `row` of the band lies in the tile.
   std::int64_t tile_pixel(const Bands::Band& band, std::int64_t row) const {
     const std::int64_t x = row % shape_.x.out, image_row = row / shape_.x.out;
@@ -133,69 +162,88 @@ class WeightGradient {
            x * tile_x_.tile_step;
   }
 
-  void copy_input(const Bands::Band& band, std::int64_t tile, const T* x, float* to) const {
-    const std::int64_t group = tile / tiles_.count, first = tile % tiles_.count * tiles_.width();
-    const std::int64_t count = std::min(tiles_.width(), shape_.group_in() - first);
-    const T* const from = x + group * shape_.group_in() + first;
+  // The input pixels of a band, for the tiles [first_tile, last_tile) of a group, one tile behind
+  // the other.
+  void copy_input(const Bands::Band& band, std::int64_t group, std::int64_t first_tile,
+                  std::int64_t last_tile, const T* x, float* to) const {
+    const std::int64_t size = tile_size(band), width = pixel_size();
+    const auto each_tile = [&](const auto& copy) {
+      for (std::int64_t tile = first_tile; tile < last_tile; ++tile)
+        copy(tile * width, to + (tile - first_tile) * size);
+      to += width;
+    };
+    const auto clear = [&](std::int64_t, float* row) { std::fill(row, row + width, 0.0f); };
     for (std::int64_t image = 0; image < band.images; ++image)
       for (std::int64_t row = 0; row < tile_rows(band); ++row) {
         const std::int64_t in_y =
             band.first_row * shape_.y.stride - shape_.y.padding + row * tile_y_.source_step;
-        if (in_y < 0 || in_y >= shape_.y.in) {
-          std::fill(to, to + tile_columns_ * pixel_size(), 0.0f);
-          to += tile_columns_ * pixel_size();
-          continue;
-        }
-        const T* const line = from + ((band.first_image + image) * shape_.y.in + in_y) *
-                                         shape_.x.in * shape_.in_channels;
-        for (std::int64_t column = 0; column < tile_columns_; ++column, to += pixel_size()) {
+        const bool outside = in_y < 0 || in_y >= shape_.y.in;
+        const std::int64_t line =
+            ((band.first_image + image) * shape_.y.in + (outside ? 0 : in_y)) * shape_.x.in;
+        for (std::int64_t column = 0; column < tile_columns_; ++column) {
           const std::int64_t in_x = -shape_.x.padding + column * tile_x_.source_step;
-          if (in_x < 0 || in_x >= shape_.x.in)
-            std::fill(to, to + pixel_size(), 0.0f);
-          else
-            load_tile_row(line + in_x * shape_.in_channels, count, pixel_size(), to);
+          if (outside || in_x < 0 || in_x >= shape_.x.in) {
+            each_tile(clear);
+          } else {
+            const T* const pixel =
+                x + (line + in_x) * shape_.in_channels + group * shape_.group_in();
+            each_tile([&](std::int64_t first, float* row) {
+              load_tile_row(pixel + first, std::min(width, shape_.group_in() - first), width, row);
+            });
+          }
         }
       }
   }
 
-  void multiply(std::int64_t tile, std::int64_t part, const T* x) const {
+  void multiply(std::int64_t copy, std::int64_t part, const T* x) const {
     static thread_local Scratch<float> buffer;
-    static thread_local std::vector<kernels::Run> runs;
-    static thread_local std::vector<kernels::Sum> sums;
-    const std::int64_t first_channel = tile / tiles_.count * shape_.group_out();
-    float* const totals = sums_of(tile, part);
+    const std::int64_t group = copy / copies_a_group();
+    const std::int64_t first_tile = copy % copies_a_group() * copied_tiles_;
+    const std::int64_t last_tile = std::min(first_tile + copied_tiles_, sums_.tiles.count);
     const std::int64_t first_band = part * bands_.count() / parts_;
     const std::int64_t last_band = (part + 1) * bands_.count() / parts_;
     for (std::int64_t b = first_band; b < last_band; ++b) {
       const Bands::Band band = bands_[b];
-      const std::int64_t tile_pixels = band.images * tile_rows(band) * tile_columns_;
-      float* const input = buffer.reserve(static_cast<std::size_t>(tile_pixels * pixel_size()));
-      copy_input(band, tile, x, input);
-      const std::int64_t* const starts = channel_starts(b);
-      for (std::int64_t tx = 0; tx < shape_.x.taps; tx += taps_a_sum_) {
-        const std::int64_t taps = std::min(taps_a_sum_, shape_.x.taps - tx);
-        runs.clear();
-        sums.clear();
-        for (std::int64_t o = 0; o < shape_.group_out(); ++o)
-          for (std::int64_t ty = 0; ty < shape_.y.taps; ++ty) {
-            const auto run = static_cast<std::int64_t>(runs.size());
-            runs.push_back(
-                {starts[first_channel + o], starts[first_channel + o + 1],
-                 (ty * shape_.y.dilation * tile_columns_ + tx * shape_.x.dilation) * pixel_size()});
-            sums.push_back({totals + ((o * shape_.y.taps + ty) * shape_.x.taps + tx) * pixel_size(),
-                            run, run + 1});
-          }
-        kernels::sparse_sums(static_cast<int>(taps) * tiles_.eights,
-                             {workspace_.values.data(), workspace_.offsets.data()}, input, runs,
-                             sums, b != first_band);
-      }
+      float* const input =
+          buffer.reserve(static_cast<std::size_t>((last_tile - first_tile) * tile_size(band)));
+      copy_input(band, group, first_tile, last_tile, x, input);
+      for (std::int64_t tile = first_tile; tile < last_tile; ++tile)
+        multiply_tile(b, group, input + (tile - first_tile) * tile_size(band),
+                      sums_of(group * sums_.tiles.count + tile, part), b != first_band);
     }
   }
 
+  void multiply_tile(std::int64_t band, std::int64_t group, const float* input, float* totals,
+                     bool accumulate) const {
+    static thread_local std::vector<kernels::Run> runs;
+    static thread_local std::vector<kernels::Sum> sums;
+    const std::int64_t* const starts = channel_starts(band) + group * shape_.group_out();
+    const std::int64_t row_stride = shape_.y.dilation * tile_columns_ * pixel_size();
+    for (std::int64_t ty = 0; ty < shape_.y.taps; ty += sums_.rows)
+      for (std::int64_t tx = 0; tx < shape_.x.taps; tx += sums_.columns) {
+        const std::int64_t rows = std::min(sums_.rows, shape_.y.taps - ty);
+        const std::int64_t columns = std::min(sums_.columns, shape_.x.taps - tx);
+        runs.clear();
+        sums.clear();
+        for (std::int64_t o = 0; o < shape_.group_out(); ++o) {
+          runs.push_back(
+              {starts[o], starts[o + 1], ty * row_stride + tx * shape_.x.dilation * pixel_size()});
+          sums.push_back(
+              {totals + ((o * shape_.y.taps + ty) * shape_.x.taps + tx) * pixel_size(), o, o + 1});
+        }
+        kernels::sparse_sums({.eights = static_cast<int>(columns) * sums_.tiles.eights,
+                              .rows = static_cast<int>(rows),
+                              .dense_stride = row_stride,
+                              .out_stride = shape_.x.taps * pixel_size()},
+                             {workspace_.values.data(), workspace_.offsets.data()}, input, runs,
+                             sums, accumulate);
+      }
+  }
+
   void add_parts(std::int64_t tile, T* dw, const WeightStrides& strides) const {
-    const std::int64_t first_out = tile / tiles_.count * shape_.group_out();
-    const std::int64_t first_in = tile % tiles_.count * tiles_.width();
-    const std::int64_t count = std::min(tiles_.width(), shape_.group_in() - first_in);
+    const std::int64_t first_out = tile / sums_.tiles.count * shape_.group_out();
+    const std::int64_t first_in = tile % sums_.tiles.count * pixel_size();
+    const std::int64_t count = std::min(pixel_size(), shape_.group_in() - first_in);
     float* const totals = sums_of(tile, 0);
     for (std::int64_t part = 1; part < parts_; ++part) {
       const float* const more = sums_of(tile, part);
@@ -222,12 +270,12 @@ class WeightGradient {
   }
 
   ConvShape shape_;
-  ColumnTiles tiles_;
+  TapSums sums_;
   Bands bands_;
   TileAxis tile_y_, tile_x_;
   std::int64_t tile_columns_;
   SparseWorkspace& workspace_;
-  std::int64_t taps_a_sum_, parts_, band_room_;
+  std::int64_t copied_tiles_, parts_;
 };
 
 }  // namespace
@@ -237,7 +285,7 @@ SparseCounts sparse_weight_gradient(const ConvShape& shape, const T* gradient,
                                     const PruneDraw& draw, const T* x, T* dw,
                                     const WeightStrides& strides, T* bias,
                                     SparseWorkspace& workspace, const Parallel& parallel) {
-  return WeightGradient<T>(shape.simplified(), workspace)
+  return WeightGradient<T>(shape.simplified(), draw.density, workspace)
       .run(gradient, draw, x, dw, strides, bias, parallel);
 }
 

@@ -368,7 +368,7 @@ HWY_NOINLINE ApplyCounts apply_loop(const Plan& plan, const T* in, T* out, std::
                                     std::uint64_t first_index) {
   constexpr bool kDraws = prunes || mode == Mode::kNearestWithDraws || mode == Mode::kStochastic;
   const ValueRule rule(plan);
-  const Drawing drawing(rule.random());
+  Drawing drawing(rule.random());
   const PruningVectors pruning(plan);
   const GridVectors grid(plan.grid);
   Tally tally;
@@ -408,7 +408,7 @@ template <Mode mode, typename T>
 HWY_NOINLINE ApplyCounts encode_loop(const Plan& plan, const T* in, std::uint8_t* codes,
                                      std::size_t num_values, std::uint64_t first_index) {
   const CodeRule rule(plan);
-  const Drawing drawing(rule.random());
+  Drawing drawing(rule.random());
   const PruningVectors none(plan);
   const GridVectors grid(plan.grid);
   Tally tally;

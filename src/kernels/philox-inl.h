@@ -3,8 +3,9 @@
 // Each 64-bit lane computes one block and keeps one word of its state in the lower half: a 32 x 32
 // bit product fills the lane, its upper half is a shift away and its lower half needs nothing,
 // because a multiplication does not look at upper halves and an exclusive or does not mix them in.
-// So a round is 2 products, 2 shifts and 4 exclusive ors. Rounds wait for each other; the blocks of
-// two tiles are computed side by side to fill the gaps.
+// So a round is 2 products, 2 shifts and 4 exclusive ors. Only the first word of a counter differs
+// from block to block, so that of the first rounds more than half is done once for all. Rounds wait
+// for each other; the blocks of two tiles are computed side by side to fill the gaps.
 #if defined(SLIMGRAD_KERNELS_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLIMGRAD_KERNELS_PHILOX_INL_H_
 #undef SLIMGRAD_KERNELS_PHILOX_INL_H_
@@ -38,19 +39,21 @@ class Drawing {
       key0 += kPhiloxWeyl0;
       key1 += kPhiloxWeyl1;
     }
+    begin(0);
   }
 
   // draws[i] = random.draw(first_index + i), as floats. REQUIRES: first_index is a multiple of 64.
   // Not inlined: the call is cheap next to it, and a dozen copies would take long to compile.
-  HWY_NOINLINE void fill(std::uint64_t first_index, float* HWY_RESTRICT draws) const {
+  HWY_NOINLINE void fill(std::uint64_t first_index, float* HWY_RESTRICT draws) {
     // Tile by tile, or with narrow vectors halves of both tiles and then their other halves.
     const std::uint64_t first_block = first_index / kTileElements * kTileBlocks;
+    if (HWY_UNLIKELY(first_block >> 32 != start_.upper_block)) begin(first_block >> 32);
     for (std::size_t lane = 0; lane < kTileBlocks; lane += hn::Lanes(D64())) {
-      Chain even(first_block + lane, stream_);
-      Chain odd(first_block + kTileBlocks + lane, stream_);
-      for (const RoundKeys& keys : keys_) {
-        const V64 key0 = hn::Set(D64(), keys.key0);
-        const V64 key1 = hn::Set(D64(), keys.key1);
+      Chain even(first_block + lane, start_);
+      Chain odd(first_block + kTileBlocks + lane, start_);
+      for (int round = kStartRounds; round < kPhiloxRounds; ++round) {
+        const V64 key0 = hn::Set(D64(), keys_[round].key0);
+        const V64 key1 = hn::Set(D64(), keys_[round].key1);
         even.round(key0, key1);
         odd.round(key0, key1);
       }
@@ -64,25 +67,51 @@ class Drawing {
   using D32 = hn::Repartition<std::uint32_t, D64>;
   using V64 = hn::Vec<D64>;
 
+  // What the first three rounds have in common for all blocks with the same upper word: the words
+  // that are mixed into product 0 of round one and both products of rounds two and three.
+  static constexpr int kStartRounds = 3;
+  struct Start {
+    std::uint64_t upper_block;
+    std::uint32_t first0, second1, second0, third0, third1;
+  };
+
+  void begin(std::uint64_t upper_block) {
+    constexpr std::uint64_t kMultiplier0 = kPhiloxMultiplier0, kMultiplier1 = kPhiloxMultiplier1;
+    const std::uint64_t product1 = kMultiplier1 * static_cast<std::uint32_t>(stream_);
+    const std::uint64_t word0 = (product1 >> 32) ^ upper_block ^ keys_[0].key0;
+    const std::uint64_t product0 = kMultiplier0 * word0;
+    start_ = {.upper_block = upper_block,
+              .first0 = static_cast<std::uint32_t>((stream_ >> 32) ^ keys_[0].key1),
+              .second1 = static_cast<std::uint32_t>(product1 ^ keys_[1].key0),
+              .second0 = static_cast<std::uint32_t>((product0 >> 32) ^ keys_[1].key1),
+              .third0 = static_cast<std::uint32_t>(product0 ^ keys_[2].key1),
+              .third1 = static_cast<std::uint32_t>(keys_[2].key0)};
+  }
+
   // As many blocks as there are lanes, one after the other from `block` on. Tiles begin at
   // multiples of four blocks, so that adding the lane does not carry.
   struct Chain {
     V64 c0, c1, c2, c3;
 
-    HWY_INLINE Chain(std::uint64_t block, std::uint64_t stream) {
+    HWY_INLINE Chain(std::uint64_t block, const Start& start) {
       const D64 d64;
-      c0 = hn::Add(hn::Set(d64, block), hn::Iota(d64, 0));
-      c1 = hn::Set(d64, block >> 32);
-      c2 = hn::Set(d64, stream);
-      c3 = hn::Set(d64, stream >> 32);
+      const V64 index = hn::Add(hn::Set(d64, block), hn::Iota(d64, 0));
+      const V64 first0 = multiply(index, kPhiloxMultiplier0);
+      const V64 first2 = hn::Xor(hn::ShiftRight<32>(first0), hn::Set(d64, start.first0));
+      const V64 second1 = multiply(first2, kPhiloxMultiplier1);
+      c0 = hn::Xor(hn::ShiftRight<32>(second1), hn::Set(d64, start.second1));
+      c1 = second1;
+      c2 = hn::Xor(first0, hn::Set(d64, start.second0));
+      round(hn::Set(d64, start.third1), hn::Set(d64, start.third0), hn::Zero(d64));
     }
 
-    HWY_INLINE void round(V64 key0, V64 key1) {
+    HWY_INLINE void round(V64 key0, V64 key1) { round(key0, key1, c3); }
+    HWY_INLINE void round(V64 key0, V64 key1, V64 word3) {
       const V64 product0 = multiply(c0, kPhiloxMultiplier0);
       const V64 product1 = multiply(c2, kPhiloxMultiplier1);
       c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product1), c1), key0);
       c1 = product1;
-      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product0), c3), key1);
+      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product0), word3), key1);
       c3 = product0;
     }
 
@@ -116,6 +145,7 @@ class Drawing {
 
   std::uint64_t stream_;
   RoundKeys keys_[kPhiloxRounds];
+  Start start_;
 };
 
 }  // namespace HWY_NAMESPACE

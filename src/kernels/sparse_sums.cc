@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/dispatch.h"
@@ -24,49 +25,63 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::CappedTag<float, 8>;
 using Floats = hn::Vec<F32>;
 
-// Totals of 8 * eights columns. Twelve members and not an array: compilers keep members in
-// registers, and arrays on the stack.
-template <int eights>
+// `count` totals. Twelve members and not an array: compilers keep members in registers, and arrays
+// on the stack.
+template <int count>
 struct Totals {
   Floats t0, t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11;
 
+  template <int index>
+  using Index = std::integral_constant<int, index>;
+
   template <typename Visit>
   HWY_INLINE void for_each(const Visit& visit) {
-    visit(t0, 0);
-    if constexpr (eights > 1) visit(t1, 8);
-    if constexpr (eights > 2) visit(t2, 16);
-    if constexpr (eights > 3) visit(t3, 24);
-    if constexpr (eights > 4) visit(t4, 32);
-    if constexpr (eights > 5) visit(t5, 40);
-    if constexpr (eights > 6) visit(t6, 48);
-    if constexpr (eights > 7) visit(t7, 56);
-    if constexpr (eights > 8) visit(t8, 64);
-    if constexpr (eights > 9) visit(t9, 72);
-    if constexpr (eights > 10) visit(t10, 80);
-    if constexpr (eights > 11) visit(t11, 88);
+    visit(t0, Index<0>());
+    if constexpr (count > 1) visit(t1, Index<1>());
+    if constexpr (count > 2) visit(t2, Index<2>());
+    if constexpr (count > 3) visit(t3, Index<3>());
+    if constexpr (count > 4) visit(t4, Index<4>());
+    if constexpr (count > 5) visit(t5, Index<5>());
+    if constexpr (count > 6) visit(t6, Index<6>());
+    if constexpr (count > 7) visit(t7, Index<7>());
+    if constexpr (count > 8) visit(t8, Index<8>());
+    if constexpr (count > 9) visit(t9, Index<9>());
+    if constexpr (count > 10) visit(t10, Index<10>());
+    if constexpr (count > 11) visit(t11, Index<11>());
   }
 
   HWY_INLINE void clear() {
-    for_each([](Floats& total, int) HWY_ATTR { total = hn::Zero(F32()); });
+    for_each([](Floats& total, auto) HWY_ATTR { total = hn::Zero(F32()); });
   }
-  HWY_INLINE void add(float value, const float* row) {
+  template <int eights>
+  HWY_INLINE void add(float value, const float* row, std::int64_t stride) {
     const Floats factor = hn::Set(F32(), value);
-    for_each([&](Floats& total, int column)
-                 HWY_ATTR { total = hn::MulAdd(factor, hn::LoadU(F32(), row + column), total); });
+    for_each([&](Floats& total, auto index) HWY_ATTR {
+      total = hn::MulAdd(factor, hn::LoadU(F32(), row + place<eights>(index, stride)), total);
+    });
+  }
+  template <int eights>
+  static HWY_INLINE std::int64_t place(int index, std::int64_t stride) {
+    return index / eights * stride + index % eights * 8;
   }
 };
 
 // Chains of additions: a multiply-add takes four cycles and two start in each, so eight must be
 // under way at a time.
-template <int eights>
-HWY_INLINE void one_sum(Survivors survivors, const float* dense, std::span<const Run> runs,
-                        const Sum& sum, bool accumulate) {
-  constexpr bool kTwoChains = eights <= 4;
-  Totals<eights> even, odd;
+template <int eights, int rows>
+HWY_INLINE void one_sum(const SumShape& shape, Survivors survivors, const float* dense,
+                        std::span<const Run> runs, const Sum& sum, bool accumulate) {
+  using AllTotals = Totals<eights * rows>;
+  constexpr bool kTwoChains = eights * rows <= 4;
+  const auto out = [&](int index) {
+    return sum.out + AllTotals::template place<eights>(index, shape.out_stride);
+  };
+  const std::int64_t stride = shape.dense_stride;
+  AllTotals even, odd;
   even.clear();
   if (accumulate)
-    even.for_each([&](Floats& total, int column)
-                      HWY_ATTR { total = hn::LoadU(F32(), sum.out + column); });
+    even.for_each([&](Floats& total, auto index)
+                      HWY_ATTR { total = hn::LoadU(F32(), out(index)); });
   if constexpr (kTwoChains) odd.clear();
   for (std::int64_t r = sum.first_run; r < sum.last_run; ++r) {
     const Run& run = runs[static_cast<std::size_t>(r)];
@@ -75,43 +90,53 @@ HWY_INLINE void one_sum(Survivors survivors, const float* dense, std::span<const
     const float* value = survivors.values + run.begin;
     if constexpr (kTwoChains) {
       for (; offset + 1 < last; offset += 2, value += 2) {
-        even.add(value[0], dense + (run.displacement + offset[0]));
-        odd.add(value[1], dense + (run.displacement + offset[1]));
+        even.template add<eights>(value[0], dense + (run.displacement + offset[0]), stride);
+        odd.template add<eights>(value[1], dense + (run.displacement + offset[1]), stride);
       }
     }
-    for (; offset < last; ++offset, ++value) even.add(*value, dense + (run.displacement + *offset));
+    for (; offset < last; ++offset, ++value)
+      even.template add<eights>(*value, dense + (run.displacement + *offset), stride);
   }
-  even.for_each([&](Floats& total, int column)
-                    HWY_ATTR { hn::StoreU(total, F32(), sum.out + column); });
   if constexpr (kTwoChains) {
-    odd.for_each([&](Floats& total, int column) HWY_ATTR {
-      hn::StoreU(hn::Add(hn::LoadU(F32(), sum.out + column), total), F32(), sum.out + column);
-    });
+    odd.for_each([&](Floats& total, auto index) HWY_ATTR { hn::StoreU(total, F32(), out(index)); });
+    even.for_each([&](Floats& total, auto index)
+                      HWY_ATTR { total = hn::Add(total, hn::LoadU(F32(), out(index))); });
   }
+  even.for_each([&](Floats& total, auto index) HWY_ATTR { hn::StoreU(total, F32(), out(index)); });
 }
 
-template <int eights>
-HWY_NOINLINE void all_sums(Survivors survivors, const float* dense, std::span<const Run> runs,
-                           std::span<const Sum> sums, bool accumulate) {
-  for (const Sum& sum : sums) one_sum<eights>(survivors, dense, runs, sum, accumulate);
+template <int eights, int rows>
+HWY_NOINLINE void all_sums(const SumShape& shape, Survivors survivors, const float* dense,
+                           std::span<const Run> runs, std::span<const Sum> sums, bool accumulate) {
+  for (const Sum& sum : sums) one_sum<eights, rows>(shape, survivors, dense, runs, sum, accumulate);
 }
 
-template <std::size_t... index>
+template <int rows, std::size_t... index>
 constexpr auto all_widths(std::index_sequence<index...>) {
-  return std::array{&all_sums<static_cast<int>(index) + 1>...};
+  return std::array{&all_sums<static_cast<int>(index) + 1, rows>...};
+}
+template <int rows>
+constexpr auto all_widths() {
+  return all_widths<rows>(std::make_index_sequence<kMaxEights / rows>());
 }
 
-void sums_of(int eights, Survivors survivors, const float* dense, std::span<const Run> runs,
-             std::span<const Sum> sums, bool accumulate) {
-  static constexpr auto kWidths = all_widths(std::make_index_sequence<kMaxEights>());
-  kWidths[static_cast<std::size_t>(eights - 1)](survivors, dense, runs, sums, accumulate);
+void sums_of(const SumShape& shape, Survivors survivors, const float* dense,
+             std::span<const Run> runs, std::span<const Sum> sums, bool accumulate) {
+  static constexpr auto kOneRow = all_widths<1>();
+  static constexpr auto kTwoRows = all_widths<2>();
+  static constexpr auto kThreeRows = all_widths<3>();
+  const auto width = static_cast<std::size_t>(shape.eights - 1);
+  const auto function = shape.rows == 1   ? kOneRow[width]
+                        : shape.rows == 2 ? kTwoRows[width]
+                                          : kThreeRows[width];
+  function(shape, survivors, dense, runs, sums, accumulate);
 }
 
 #else  // Vectors of four would need twice the registers there are; the compiler does as well.
 
-void sums_of(int eights, Survivors survivors, const float* dense, std::span<const Run> runs,
-             std::span<const Sum> sums, bool accumulate) {
-  sparse_sums_scalar(eights, survivors, dense, runs, sums, accumulate);
+void sums_of(const SumShape& shape, Survivors survivors, const float* dense,
+             std::span<const Run> runs, std::span<const Sum> sums, bool accumulate) {
+  sparse_sums_scalar(shape, survivors, dense, runs, sums, accumulate);
 }
 
 #endif
@@ -128,28 +153,32 @@ HWY_EXPORT(sums_of);
 
 }  // namespace
 
-void sparse_sums_scalar(int eights, Survivors survivors, const float* dense,
+void sparse_sums_scalar(const SumShape& shape, Survivors survivors, const float* dense,
                         std::span<const Run> runs, std::span<const Sum> sums,
                         bool accumulate) noexcept {
-  const int columns = 8 * eights;
+  const int columns = 8 * shape.eights;
   for (const Sum& sum : sums) {
-    float totals[8 * kMaxEights] = {};
-    if (accumulate) std::copy(sum.out, sum.out + columns, totals);
-    for (std::int64_t r = sum.first_run; r < sum.last_run; ++r) {
-      const Run& run = runs[static_cast<std::size_t>(r)];
-      for (std::int64_t s = run.begin; s < run.end; ++s) {
-        const float* row = dense + (run.displacement + survivors.offsets[s]);
-        for (int c = 0; c < columns; ++c) totals[c] += survivors.values[s] * row[c];
+    for (int row = 0; row < shape.rows; ++row) {
+      float* const out = sum.out + row * shape.out_stride;
+      float totals[8 * kMaxEights] = {};
+      if (accumulate) std::copy(out, out + columns, totals);
+      for (std::int64_t r = sum.first_run; r < sum.last_run; ++r) {
+        const Run& run = runs[static_cast<std::size_t>(r)];
+        for (std::int64_t s = run.begin; s < run.end; ++s) {
+          const float* const from =
+              dense + run.displacement + survivors.offsets[s] + row * shape.dense_stride;
+          for (int c = 0; c < columns; ++c) totals[c] += survivors.values[s] * from[c];
+        }
       }
+      std::copy(totals, totals + columns, out);
     }
-    std::copy(totals, totals + columns, sum.out);
   }
 }
 
-void sparse_sums(int eights, Survivors survivors, const float* dense, std::span<const Run> runs,
-                 std::span<const Sum> sums, bool accumulate) noexcept {
-  if (use_scalar()) return sparse_sums_scalar(eights, survivors, dense, runs, sums, accumulate);
-  HWY_DYNAMIC_DISPATCH(sums_of)(eights, survivors, dense, runs, sums, accumulate);
+void sparse_sums(const SumShape& shape, Survivors survivors, const float* dense,
+                 std::span<const Run> runs, std::span<const Sum> sums, bool accumulate) noexcept {
+  if (use_scalar()) return sparse_sums_scalar(shape, survivors, dense, runs, sums, accumulate);
+  HWY_DYNAMIC_DISPATCH(sums_of)(shape, survivors, dense, runs, sums, accumulate);
 }
 
 }  // namespace slimgrad::kernels

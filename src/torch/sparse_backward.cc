@@ -65,7 +65,8 @@ class PlannedProduct {
       report.sparsity = sample_zero_fraction_;
       result = dense();
     } else {
-      PruneDraw draw{0, draw_};
+      const double zeros = prunes() ? state_.options.settings.sparsity : sample_zero_fraction_;
+      PruneDraw draw{.threshold = 0, .seed = draw_, .density = 1 - zeros};
       if (prunes()) draw.threshold = plan_threshold(report);
       SparseCounts counts;
       result = sparse(draw, counts);

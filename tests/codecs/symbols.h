@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include <hwy/highway.h>
+#include "for_each_target.h"
 
 namespace slimgrad {
 
@@ -40,18 +40,6 @@ inline std::vector<std::uint8_t> uniform_codes(int alphabet, std::size_t n,
     code = static_cast<std::uint8_t>(random() % static_cast<std::uint64_t>(alphabet) *
                                      (256 / static_cast<unsigned>(alphabet)));
   return codes;
-}
-
-// Calls f once for every target of the kernels that this machine can run.
-template <class F>
-void for_each_target(F f) {
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    f(hwy::TargetName(target));
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 }  // namespace slimgrad

@@ -1,0 +1,296 @@
+#include "kernels/compact_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include <slimgrad/half.h>
+
+#include "kernels/apply.h"
+#include "kernels/dispatch.h"
+#include "kernels/half_float.h"
+
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/compact_rows.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h:
+#include <hwy/highway.h>
+
+#if HWY_TARGET != HWY_SCALAR
+#include "kernels/apply-inl.h"
+#endif
+
+#ifndef SLIMGRAD_KERNELS_COMPACT_ROWS_ONCE_
+#define SLIMGRAD_KERNELS_COMPACT_ROWS_ONCE_
+namespace slimgrad::kernels {
+
+// For each set of lanes that vanish, as bits: which the others are, from the front; then whatever.
+// Eight Ki, of which a sparse gradient uses little.
+inline constexpr auto kOtherLanes = [] {
+  std::array<std::array<std::int32_t, 8>, 256> table{};
+  for (std::size_t bits = 0; bits < 256; ++bits) {
+    std::size_t kept = 0;
+    for (std::int32_t lane = 0; lane < 8; ++lane)
+      if (!(bits >> lane & 1)) table[bits][kept++] = lane;
+  }
+  return table;
+}();
+
+}  // namespace slimgrad::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace slimgrad::kernels {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES >= 32
+
+// How many elements are drawn for at a time: their draws stay in the first-level cache.
+constexpr std::size_t kPiece = 1024;
+
+// Survivors of consecutive elements are moved to the front of a vector, the whole vector is
+// written, and the next one overwrites what was not a survivor. (Highway's Compress does this too,
+// but GCC copies its table to the stack for every vector.)
+struct SurvivorList {
+  float* values;
+  std::int32_t* offsets;
+  std::size_t count;
+  Integers positions, advance;
+
+  HWY_INLINE SurvivorList(const CompactBlock& block, std::int64_t count, std::int64_t row,
+                          std::size_t column)
+      : values(block.values), offsets(block.offsets), count(static_cast<std::size_t>(count)) {
+    const std::int64_t first =
+        row * block.row_step + static_cast<std::int64_t>(column) * block.column_step;
+    positions = hn::Add(hn::Set(I32(), static_cast<std::int32_t>(first)),
+                        hn::Mul(hn::Iota(I32(), 0), hn::Set(I32(), block.column_step)));
+    advance = hn::Set(I32(), 8 * block.column_step);
+  }
+
+  HWY_INLINE void append(Integers x, std::uint8_t vanished) {
+    const auto order = hn::IndicesFromVec(I32(), hn::LoadU(I32(), kOtherLanes[vanished].data()));
+    hn::StoreU(as_floats(hn::TableLookupLanes(x, order)), F32(), values + count);
+    hn::StoreU(hn::TableLookupLanes(positions, order), I32(), offsets + count);
+    count += 8 - static_cast<std::size_t>(std::popcount(vanished));
+    positions = hn::Add(positions, advance);
+  }
+};
+
+HWY_INLINE std::uint8_t bits_of(hn::Mask<F32> mask) {
+  std::uint8_t bits[8];  // Highway writes one byte and wants room for eight.
+  hn::StoreMaskBits(F32(), mask, bits);
+  return bits[0];
+}
+
+HWY_INLINE std::uint8_t zeros_of(Integers x) {
+  return bits_of(hn::RebindMask(F32(), hn::Eq(x, hn::Zero(I32()))));
+}
+
+// The last few values of a row, then zeros.
+template <typename T>
+HWY_INLINE Integers load_some(const T* from, std::size_t count) {
+  T padded[8] = {};
+  std::copy(from, from + count, padded);
+  return load(padded);
+}
+
+// prune_value() of eight elements, then appended. A value that survives is the larger of its
+// magnitude and the threshold: what is larger has a share of more than one, hence stays for
+// certain. So do Inf and, because it compares like nothing, NaN. Zeros vanish.
+struct Pruned {
+  const ValueRule rule;
+  Floats scaled_inverse;
+  Integers threshold;
+
+  HWY_INLINE explicit Pruned(const Plan& plan) : rule(plan) {
+    scaled_inverse = hn::Set(F32(), inverse_of(plan.threshold) * 0x1p16f);
+    threshold = as_bits(hn::Set(F32(), plan.threshold));
+  }
+
+  HWY_INLINE void append(Integers x, const float* draws, std::uint64_t index,
+                         SurvivorList& survivors) const {
+    const Integers magnitude = hn::And(x, splat(~kSignMask));
+    const Floats share = hn::Mul(as_floats(magnitude), scaled_inverse);
+    const Floats difference = hn::Sub(share, hn::LoadU(F32(), draws));
+    const std::uint8_t vanished = bits_of(hn::Lt(difference, hn::Set(F32(), 1.0f)));
+    const std::uint8_t below = bits_of(hn::MaskFromVec(difference));  // by the sign
+    if (HWY_UNLIKELY((vanished & ~below) != 0)) {
+      ApplyCounts ignored;
+      const Integers result = apply_lanes(rule, x, index, ignored);
+      survivors.append(result, zeros_of(result));
+      return;
+    }
+    const Integers sign = hn::Xor(x, magnitude);
+    survivors.append(hn::Or(sign, hn::Max(magnitude, threshold)), vanished);
+  }
+};
+
+// Everything but zeros.
+struct Unpruned {
+  HWY_INLINE void append(Integers x, const float*, std::uint64_t, SurvivorList& survivors) const {
+    const Integers magnitude = hn::And(x, splat(~kSignMask));
+    survivors.append(x, zeros_of(magnitude));
+  }
+};
+
+// One row of a block from `column` on. Returns the number of survivors, those before included.
+template <typename Choice, typename T>
+HWY_INLINE std::int64_t compact_piece(const Choice& choice, const T* x, std::size_t num_values,
+                                      const float* draws, std::uint64_t index,
+                                      const CompactBlock& block, std::int64_t count,
+                                      std::int64_t row, std::size_t column) {
+  SurvivorList survivors(block, count, row, column);
+  std::size_t i = 0;
+  for (; i + 8 <= num_values; i += 8) choice.append(load(x + i), draws + i, index + i, survivors);
+  if (i < num_values)
+    choice.append(load_some(x + i, num_values - i), draws + i, index + i, survivors);
+  return static_cast<std::int64_t>(survivors.count);
+}
+
+// The draws of `count` elements from `index` on.
+HWY_INLINE const float* draw(Drawing& drawing, std::uint64_t index, std::size_t count,
+                             float* buffer) {
+  const std::uint64_t begin = index / kDrawnElements * kDrawnElements, end = index + count;
+  for (std::uint64_t i = begin; i < end; i += kDrawnElements) drawing.fill(i, buffer + (i - begin));
+  return buffer + (index - begin);
+}
+
+template <bool prunes, typename Choice, typename T>
+HWY_NOINLINE void compact_all(const Choice& choice, Drawing& drawing, const MatrixRows<T>& rows,
+                              std::span<const CompactBlock> blocks) {
+  HWY_ALIGN float buffer[kPiece + 2 * kDrawnElements];
+  const auto columns = static_cast<std::size_t>(rows.columns);
+  // The last vector of a block reads beyond its end, and a draw that is not there could be
+  // anything.
+  const bool ragged = std::ranges::any_of(
+      blocks, [](const CompactBlock& block) { return block.num_columns % 8 != 0; });
+  const std::size_t beyond = ragged ? 7 : 0;
+  if (columns <= kPiece) {
+    const auto rows_at_once = static_cast<std::int64_t>(kPiece / columns);
+    for (std::int64_t first = 0; first < rows.count; first += rows_at_once) {
+      const std::int64_t last = std::min(rows.count, first + rows_at_once);
+      const std::uint64_t index = rows.first_index + static_cast<std::uint64_t>(first) * columns;
+      const float* draws = buffer;
+      if constexpr (prunes)
+        draws =
+            draw(drawing, index, static_cast<std::size_t>(last - first) * columns + beyond, buffer);
+      for (std::int64_t row = first; row < last; ++row)
+        for (const CompactBlock& block : blocks) {
+          const auto at =
+              static_cast<std::size_t>((row - first) * rows.columns + block.first_column);
+          block.marks[row + 1] = compact_piece(choice, rows.data + first * rows.columns + at,
+                                               static_cast<std::size_t>(block.num_columns),
+                                               prunes ? draws + at : draws, index + at, block,
+                                               block.marks[row], row, 0);
+        }
+    }
+    return;
+  }
+  for (std::int64_t row = 0; row < rows.count; ++row)
+    for (const CompactBlock& block : blocks) {
+      std::int64_t count = block.marks[row];
+      const auto num_columns = static_cast<std::size_t>(block.num_columns);
+      for (std::size_t column = 0; column < num_columns; column += kPiece) {
+        const std::size_t size = std::min(kPiece, num_columns - column);
+        const auto at =
+            static_cast<std::uint64_t>(row * rows.columns + block.first_column) + column;
+        const std::uint64_t index = rows.first_index + at;
+        const float* draws = buffer;
+        if constexpr (prunes) draws = draw(drawing, index, size + beyond, buffer);
+        count =
+            compact_piece(choice, rows.data + at, size, draws, index, block, count, row, column);
+      }
+      block.marks[row + 1] = count;
+    }
+}
+
+template <typename T>
+HWY_INLINE void compact_values(const Plan& plan, const MatrixRows<T>& rows,
+                               std::span<const CompactBlock> blocks) {
+  if (divides(plan)) return compact_rows_scalar(plan, rows, blocks);
+  const Pruned pruned(plan);
+  Drawing drawing(pruned.rule.random());
+  if (plan.prunes)
+    compact_all<true>(pruned, drawing, rows, blocks);
+  else
+    compact_all<false>(Unpruned(), drawing, rows, blocks);
+}
+
+#else
+
+// Vectors of four are not worth tables of their own.
+template <typename T>
+void compact_values(const Plan& plan, const MatrixRows<T>& rows,
+                    std::span<const CompactBlock> blocks) {
+  compact_rows_scalar(plan, rows, blocks);
+}
+
+#endif
+
+void compact_rows_float32(const Plan& plan, const MatrixRows<float>& rows,
+                          std::span<const CompactBlock> blocks) {
+  compact_values(plan, rows, blocks);
+}
+void compact_rows_bfloat16(const Plan& plan, const MatrixRows<BFloat16Bits>& rows,
+                           std::span<const CompactBlock> blocks) {
+  compact_values(plan, rows, blocks);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace slimgrad::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace slimgrad::kernels {
+namespace {
+
+HWY_EXPORT(compact_rows_float32);
+HWY_EXPORT(compact_rows_bfloat16);
+
+}  // namespace
+
+template <typename T>
+void compact_rows_scalar(const Plan& plan, const MatrixRows<T>& rows,
+                         std::span<const CompactBlock> blocks) noexcept {
+  const ValueRule rule(plan);
+  ApplyCounts ignored;
+  for (const CompactBlock& block : blocks) {
+    for (std::int64_t row = 0; row < rows.count; ++row) {
+      std::int64_t count = block.marks[row];
+      for (std::int64_t c = 0; c < block.num_columns; ++c) {
+        const std::int64_t at = row * rows.columns + block.first_column + c;
+        std::uint32_t x = float_bits(rows.data[at]);
+        if (plan.prunes)
+          x = rule.apply(x, rows.first_index + static_cast<std::uint64_t>(at), ignored);
+        block.values[count] = std::bit_cast<float>(x);
+        block.offsets[count] =
+            static_cast<std::int32_t>(c * block.column_step + row * block.row_step);
+        count += (x & ~kSignMask) != 0;
+      }
+      block.marks[row + 1] = count;
+    }
+  }
+}
+
+template <>
+void compact_rows(const Plan& plan, const MatrixRows<float>& rows,
+                  std::span<const CompactBlock> blocks) noexcept {
+  if (use_scalar()) return compact_rows_scalar(plan, rows, blocks);
+  HWY_DYNAMIC_DISPATCH(compact_rows_float32)(plan, rows, blocks);
+}
+template <>
+void compact_rows(const Plan& plan, const MatrixRows<BFloat16Bits>& rows,
+                  std::span<const CompactBlock> blocks) noexcept {
+  if (use_scalar()) return compact_rows_scalar(plan, rows, blocks);
+  HWY_DYNAMIC_DISPATCH(compact_rows_bfloat16)(plan, rows, blocks);
+}
+
+template void compact_rows_scalar(const Plan&, const MatrixRows<float>&,
+                                  std::span<const CompactBlock>) noexcept;
+template void compact_rows_scalar(const Plan&, const MatrixRows<BFloat16Bits>&,
+                                  std::span<const CompactBlock>) noexcept;
+
+}  // namespace slimgrad::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,180 @@
+#include "kernels/compact_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <slimgrad/half.h>
+
+#include "for_each_target.h"
+#include "kernels/apply.h"
+#include "kernels/half_float.h"
+
+namespace slimgrad::kernels {
+namespace {
+
+struct Case {
+  std::int64_t rows, columns;
+  std::uint64_t first_index;
+  std::vector<std::int64_t> block_starts;  // the first is 0
+};
+
+template <typename T>
+std::vector<T> lognormal_values(std::int64_t count) {
+  std::mt19937_64 random(static_cast<std::uint64_t>(count));
+  std::normal_distribution<float> normal;
+  std::vector<T> values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float magnitude = random() % 11 == 0 ? 0.0f : std::exp(1.5f * normal(random));
+    const float x = random() % 2 == 0 ? magnitude : -magnitude;
+    values.push_back(from_float_bits<T>(std::bit_cast<std::uint32_t>(x)));
+  }
+  return values;
+}
+
+struct Lists {
+  std::vector<float> values;
+  std::vector<std::int32_t> offsets;
+  std::vector<std::int64_t> marks;
+};
+
+constexpr std::int32_t kColumnStep = 3, kRowStep = -1000;
+constexpr std::int64_t kFirstMark = 5;  // Lists may begin anywhere.
+
+// Pruned by the specification of apply(), then gone through one by one.
+template <typename T>
+Lists expected_lists(const Plan& plan, const std::vector<T>& values, const Case& c,
+                     std::int64_t first, std::int64_t last) {
+  std::vector<T> pruned = values;
+  if (plan.prunes) apply_scalar(plan, values.data(), pruned.data(), values.size(), c.first_index);
+  Lists lists{std::vector<float>(kFirstMark), std::vector<std::int32_t>(kFirstMark), {kFirstMark}};
+  for (std::int64_t row = 0; row < c.rows; ++row) {
+    for (std::int64_t column = first; column < last; ++column) {
+      const std::uint32_t bits =
+          float_bits(pruned[static_cast<std::size_t>(row * c.columns + column)]);
+      if ((bits << 1) == 0) continue;
+      lists.values.push_back(std::bit_cast<float>(bits));
+      lists.offsets.push_back(
+          static_cast<std::int32_t>((column - first) * kColumnStep + row * kRowStep));
+    }
+    lists.marks.push_back(static_cast<std::int64_t>(lists.values.size()));
+  }
+  return lists;
+}
+
+std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
+  std::vector<std::uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<std::uint32_t>(value));
+  return bits;
+}
+
+template <typename T>
+void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c) {
+  for_each_target([&](const char* target) {
+    std::vector<Lists> found(c.block_starts.size());
+    std::vector<CompactBlock> blocks;
+    for (std::size_t b = 0; b < found.size(); ++b) {
+      const std::int64_t first = c.block_starts[b];
+      const std::int64_t last = b + 1 < found.size() ? c.block_starts[b + 1] : c.columns;
+      const auto room =
+          static_cast<std::size_t>(kFirstMark + c.rows * (last - first)) + kCompactSlack;
+      found[b] = {std::vector<float>(room), std::vector<std::int32_t>(room),
+                  std::vector<std::int64_t>(static_cast<std::size_t>(c.rows) + 1)};
+      found[b].marks[0] = kFirstMark;
+      blocks.push_back({.first_column = first,
+                        .num_columns = last - first,
+                        .column_step = kColumnStep,
+                        .row_step = kRowStep,
+                        .values = found[b].values.data(),
+                        .offsets = found[b].offsets.data(),
+                        .marks = found[b].marks.data()});
+    }
+    compact_rows<T>(plan, {values.data(), c.rows, c.columns, c.first_index}, blocks);
+    for (std::size_t b = 0; b < found.size(); ++b) {
+      const Lists expected = expected_lists(plan, values, c, blocks[b].first_column,
+                                            blocks[b].first_column + blocks[b].num_columns);
+      ASSERT_EQ(found[b].marks, expected.marks) << target << ", block " << b;
+      found[b].values.resize(expected.values.size());
+      found[b].offsets.resize(expected.offsets.size());
+      EXPECT_EQ(bits_of(found[b].values), bits_of(expected.values)) << target << ", block " << b;
+      EXPECT_EQ(found[b].offsets, expected.offsets) << target << ", block " << b;
+    }
+  });
+}
+
+Plan pruning(float threshold) {
+  Plan plan;
+  plan.prunes = true;
+  plan.threshold = threshold;
+  plan.seed = 11;
+  return plan;
+}
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> kCases = {
+      {1, 1, 0, {0}},
+      {70, 1, 0, {0}},
+      {9, 7, 3, {0, 4}},
+      {40, 16, 16, {0}},
+      {5, 64, 64, {0, 32}},
+      {3, 100, 700, {0, 8, 31}},
+      {2, 1024, 1 << 20, {0, 512}},
+      {2, 1030, 1030, {0}},
+      {2, 2100, 4200, {0, 1051, 2099}},
+      {1, 300, (std::uint64_t{1} << 36) - 100, {0}},  // across a carry in the counter
+      {0, 8, 0, {0}},
+  };
+  return kCases;
+}
+
+template <typename T>
+class CompactRows : public testing::Test {};
+using ValueTypes = testing::Types<float, BFloat16Bits>;
+TYPED_TEST_SUITE(CompactRows, ValueTypes);
+
+TYPED_TEST(CompactRows, KeepsWhatPruningKeeps) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(testing::Message() << c.rows << " x " << c.columns << " from " << c.first_index);
+    const auto values = lognormal_values<TypeParam>(c.rows * c.columns);
+    for (const float threshold : {0.5f, 4.0f, 32.0f}) expect_lists(pruning(threshold), values, c);
+    expect_lists(Plan{}, values, c);
+  }
+}
+
+// Where the leading digits of draw and probability agree, the specification decides.
+TEST(CompactRowsDraws, AreRefinedWhereTheyDoNotDecide) {
+  const Case c{4, 96, 192, {0, 40}};
+  const Plan plan = pruning(8.0f);
+  const RandomStream random(plan.seed, Stream::kPrune);
+  std::vector<float> values;
+  for (std::uint64_t i = 0; i < 4 * 96; ++i)
+    values.push_back((static_cast<float>(random.draw(c.first_index + i)) + 0.5f) * 0x1p-16f * 8.0f);
+  expect_lists(plan, values, c);
+}
+
+TEST(CompactRowsRules, NonFiniteValuesSurviveAndZerosOfBothSignsDoNot) {
+  const Case c{2, 40, 0, {0}};
+  std::vector<float> values = lognormal_values<float>(80);
+  values[0] = values[41] = std::numeric_limits<float>::infinity();
+  values[9] = -std::numeric_limits<float>::infinity();
+  values[17] = std::numeric_limits<float>::quiet_NaN();
+  values[18] = std::bit_cast<float>(0xffc12345u);
+  values[3] = values[79] = -0.0f;
+  expect_lists(pruning(2.0f), values, c);
+  expect_lists(Plan{}, values, c);
+}
+
+TEST(CompactRowsRules, ThresholdsWithoutAnInverseWork) {
+  const Case c{3, 24, 0, {0}};
+  std::vector<float> values = lognormal_values<float>(72);
+  expect_lists(pruning(0x1p126f), values, c);
+  for (float& value : values) value *= 0x1p-130f;
+  expect_lists(pruning(0x1p-129f), values, c);
+}
+
+}  // namespace
+}  // namespace slimgrad::kernels
