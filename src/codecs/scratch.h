@@ -34,6 +34,14 @@ class Scratch {
   std::size_t size_ = 0;
 };
 
+// This thread's T, kept from one call to the next. To be asked for once and not in a loop: in a
+// shared library every use of a thread-local variable by its name is a function call.
+template <typename T>
+T& per_thread() {
+  static thread_local T value;
+  return value;
+}
+
 }  // namespace slimgrad
 
 #endif  // SLIMGRAD_CODECS_SCRATCH_H_

@@ -19,6 +19,7 @@
 
 #include "codecs/sparse_backward.h"
 #include "codecs/sparse_layout.h"
+#include "codecs/sum_lists.h"
 #include "codecs/tile_values.h"
 #include "kernels/compact_rows.h"
 #include "kernels/sparse_sums.h"
@@ -153,7 +154,7 @@ class InputGradient {
   // Writes the survivors of a band, block by block and in each by pixel. Returns how many.
   std::int64_t compress(std::int64_t index, const T* gradient, const kernels::Plan& plan) const {
     const Bands::Band band = bands_[index];
-    static thread_local std::vector<kernels::CompactBlock> compact;
+    auto& compact = per_thread<std::vector<kernels::CompactBlock>>();
     compact.clear();
     // A line of one pixel needs no steps from pixel to pixel, so that all are like one line.
     const bool one_line = shape_.x.out == 1;
@@ -202,9 +203,9 @@ class InputGradient {
     const std::int64_t pixels = rows * shape_.x.in;
     T* const out =
         dx + first_row * shape_.x.in * shape_.in_channels + group * shape_.group_in() + first;
-    static thread_local Scratch<float> buffer;
-    static thread_local std::vector<kernels::Run> runs;
-    static thread_local std::vector<kernels::Sum> sums;
+    struct Buffer : Scratch<float> {};
+    Buffer& buffer = per_thread<Buffer>();
+    SumLists& lists = per_thread<SumLists>();
     // Whole tiles of floats are summed where they belong, others in a buffer.
     float* totals;
     std::int64_t stride;
@@ -223,13 +224,12 @@ class InputGradient {
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
       if (blocks_[b].group != group) continue;
       for (std::int64_t ty = 0; ty < shape_.y.taps; ty += lines) {
-        runs.clear();
-        sums.clear();
+        lists.clear();
         for (std::int64_t row = 0; row < rows; ++row)
-          add_row(b, ty, ty + lines, first_row + row, totals + row * shape_.x.in * stride, stride,
-                  runs, sums);
+          add_row(b, ty, ty + lines, first_row + row, row * shape_.x.in * stride, stride, lists);
         kernels::sparse_sums(sum_shape, {workspace_.values.data(), workspace_.offsets.data()},
-                             weight_tile(tile) + block_start(blocks_[b]), runs, sums, accumulate);
+                             weight_tile(tile) + block_start(blocks_[b]), lists.runs, lists.sums,
+                             totals, accumulate);
         accumulate = true;
       }
     }
@@ -241,8 +241,7 @@ class InputGradient {
   // The sums of one pixel row of the input over the kernel's rows [first_ty, last_ty); `image_row`
   // counts over all images.
   void add_row(std::size_t b, std::int64_t first_ty, std::int64_t last_ty, std::int64_t image_row,
-               float* out, std::int64_t out_stride, std::vector<kernels::Run>& runs,
-               std::vector<kernels::Sum>& sums) const {
+               std::int64_t out, std::int64_t out_stride, SumLists& lists) const {
     const ConvAxis& axis = shape_.y;
     const std::int64_t image = image_row / axis.in, y = image_row % axis.in;
     const std::int64_t row_size = blocks_[b].channels * tiles_.width();
@@ -250,7 +249,7 @@ class InputGradient {
       const std::int64_t* marks;
       std::int64_t displacement;
     };
-    static thread_local std::vector<Line> lines;  // of the gradient, that reached this row
+    auto& lines = per_thread<std::vector<Line>>();  // of the gradient, that reached this row
     lines.clear();
     for (std::int64_t ty = first_ty; ty < last_ty; ++ty) {
       const std::int64_t reach = y + axis.padding - ty * axis.dilation;
@@ -260,16 +259,17 @@ class InputGradient {
                        ty * shape_.x.taps * row_size});
     }
     for (std::int64_t x = 0; x < shape_.x.in; ++x) {
-      const auto first_run = static_cast<std::int64_t>(runs.size());
+      const auto first_run = static_cast<std::int64_t>(lists.runs.size());
       const std::size_t first = first_reach_[static_cast<std::size_t>(x)];
       const std::size_t last = first_reach_[static_cast<std::size_t>(x) + 1];
       for (const Line& line : lines)
         for (std::size_t r = first; r < last; ++r) {
           const Reach& reach = reaches_[r];
-          runs.push_back({line.marks[reach.low], line.marks[reach.high + 1],
-                          line.displacement + reach.displacement * row_size});
+          lists.runs.push_back({line.marks[reach.low], line.marks[reach.high + 1],
+                                line.displacement + reach.displacement * row_size});
         }
-      sums.push_back({out + x * out_stride, first_run, static_cast<std::int64_t>(runs.size())});
+      lists.sums.push_back(
+          {out + x * out_stride, first_run, static_cast<std::int64_t>(lists.runs.size())});
     }
   }
 

@@ -16,6 +16,7 @@
 
 #include "codecs/sparse_backward.h"
 #include "codecs/sparse_layout.h"
+#include "codecs/sum_lists.h"
 #include "codecs/tile_values.h"
 #include "kernels/compact_rows.h"
 #include "kernels/sparse_sums.h"
@@ -107,42 +108,47 @@ class WeightGradient {
     const Bands::Band band = bands_[index];
     const std::int64_t columns = shape_.out_channels;
     // First by pixel, as they come, with the channel for an offset.
-    static thread_local Scratch<float> value_buffer;
-    static thread_local Scratch<std::int32_t> channel_buffer;
-    static thread_local std::vector<std::int64_t> marks;
+    struct Unsorted {
+      Scratch<float> values;
+      Scratch<std::int32_t> channels;
+      Scratch<std::int64_t> marks, cursors;
+    };
+    Unsorted& unsorted = per_thread<Unsorted>();
     const auto room = static_cast<std::size_t>(band.pixels * columns) + kernels::kCompactSlack;
-    const float* const values = value_buffer.reserve(room);
-    const std::int32_t* const channels = channel_buffer.reserve(room);
-    marks.resize(static_cast<std::size_t>(band.pixels) + 1);
+    float* const values = unsorted.values.reserve(room);
+    std::int32_t* const channels = unsorted.channels.reserve(room);
+    std::int64_t* const marks = unsorted.marks.reserve(static_cast<std::size_t>(band.pixels) + 1);
     marks[0] = 0;
     const kernels::CompactBlock block{.first_column = 0,
                                       .num_columns = columns,
                                       .column_step = 1,
                                       .row_step = 0,
-                                      .values = value_buffer.data(),
-                                      .offsets = channel_buffer.data(),
-                                      .marks = marks.data()};
+                                      .values = values,
+                                      .offsets = channels,
+                                      .marks = marks};
     const std::int64_t first = band.first_pixel * columns;
     kernels::compact_rows<T>(
         plan, {gradient + first, band.pixels, columns, static_cast<std::uint64_t>(first)},
         {&block, 1});
     // Then sorted by counting. Lists without gaps: with room for the worst case each would have
     // pages of its own.
-    const std::int64_t count = marks.back();
+    const std::int64_t count = marks[band.pixels];
     std::int64_t* const starts = channel_starts(index);
     std::fill(starts, starts + columns + 1, 0);
     for (std::int64_t s = 0; s < count; ++s) ++starts[channels[s] + 1];
     starts[0] = index * bands_.max_pixels() * columns;
     for (std::int64_t c = 0; c < columns; ++c) starts[c + 1] += starts[c];
-    static thread_local std::vector<std::int64_t> cursors;
-    cursors.assign(starts, starts + columns);
+    std::int64_t* const cursors = unsorted.cursors.reserve(static_cast<std::size_t>(columns));
+    std::copy(starts, starts + columns, cursors);
+    float* const sorted_values = workspace_.values.data();
+    std::int32_t* const sorted_offsets = workspace_.offsets.data();
     std::int64_t s = 0;
     for (std::int64_t row = 0; row < band.pixels; ++row) {
       const auto offset = static_cast<std::int32_t>(tile_pixel(band, row) * pixel_size());
-      for (; s < marks[static_cast<std::size_t>(row) + 1]; ++s) {
-        const std::int64_t to = cursors[static_cast<std::size_t>(channels[s])]++;
-        workspace_.values.data()[to] = values[s];
-        workspace_.offsets.data()[to] = offset;
+      for (; s < marks[row + 1]; ++s) {
+        const std::int64_t to = cursors[channels[s]]++;
+        sorted_values[to] = values[s];
+        sorted_offsets[to] = offset;
       }
     }
     return count;
@@ -167,36 +173,36 @@ class WeightGradient {
   void copy_input(const Bands::Band& band, std::int64_t group, std::int64_t first_tile,
                   std::int64_t last_tile, const T* x, float* to) const {
     const std::int64_t size = tile_size(band), width = pixel_size();
-    const auto each_tile = [&](const auto& copy) {
-      for (std::int64_t tile = first_tile; tile < last_tile; ++tile)
-        copy(tile * width, to + (tile - first_tile) * size);
-      to += width;
-    };
-    const auto clear = [&](std::int64_t, float* row) { std::fill(row, row + width, 0.0f); };
+    const std::int64_t pixel_channels = shape_.in_channels, channels = shape_.group_in();
     for (std::int64_t image = 0; image < band.images; ++image)
       for (std::int64_t row = 0; row < tile_rows(band); ++row) {
         const std::int64_t in_y =
             band.first_row * shape_.y.stride - shape_.y.padding + row * tile_y_.source_step;
         const bool outside = in_y < 0 || in_y >= shape_.y.in;
-        const std::int64_t line =
-            ((band.first_image + image) * shape_.y.in + (outside ? 0 : in_y)) * shape_.x.in;
-        for (std::int64_t column = 0; column < tile_columns_; ++column) {
+        const T* const line = x + group * channels +
+                              ((band.first_image + image) * shape_.y.in + (outside ? 0 : in_y)) *
+                                  shape_.x.in * pixel_channels;
+        for (std::int64_t column = 0; column < tile_columns_; ++column, to += width) {
           const std::int64_t in_x = -shape_.x.padding + column * tile_x_.source_step;
-          if (outside || in_x < 0 || in_x >= shape_.x.in) {
-            each_tile(clear);
-          } else {
-            const T* const pixel =
-                x + (line + in_x) * shape_.in_channels + group * shape_.group_in();
-            each_tile([&](std::int64_t first, float* row) {
-              load_tile_row(pixel + first, std::min(width, shape_.group_in() - first), width, row);
-            });
+          const bool is_padding = outside || in_x < 0 || in_x >= shape_.x.in;
+          const T* const pixel = line + (is_padding ? 0 : in_x) * pixel_channels;
+          for (std::int64_t tile = first_tile; tile < last_tile; ++tile) {
+            const std::int64_t first = tile * width;
+            const std::int64_t count = is_padding ? 0 : std::min(width, channels - first);
+            prefetch(pixel + first + kPixelsAhead * pixel_channels);
+            load_tile_row(pixel + first, count, width, to + (tile - first_tile) * size);
           }
         }
       }
   }
+  // Some channels of every pixel: the CPU does not see by itself that it is the next ones' turn.
+  static constexpr std::int64_t kPixelsAhead = 8;
+  static void prefetch(const T* address) { __builtin_prefetch(address); }
 
   void multiply(std::int64_t copy, std::int64_t part, const T* x) const {
-    static thread_local Scratch<float> buffer;
+    struct Buffer : Scratch<float> {};
+    Buffer& buffer = per_thread<Buffer>();
+    SumLists& lists = per_thread<SumLists>();
     const std::int64_t group = copy / copies_a_group();
     const std::int64_t first_tile = copy % copies_a_group() * copied_tiles_;
     const std::int64_t last_tile = std::min(first_tile + copied_tiles_, sums_.tiles.count);
@@ -207,37 +213,36 @@ class WeightGradient {
       float* const input =
           buffer.reserve(static_cast<std::size_t>((last_tile - first_tile) * tile_size(band)));
       copy_input(band, group, first_tile, last_tile, x, input);
-      for (std::int64_t tile = first_tile; tile < last_tile; ++tile)
-        multiply_tile(b, group, input + (tile - first_tile) * tile_size(band),
-                      sums_of(group * sums_.tiles.count + tile, part), b != first_band);
+      for (std::int64_t ty = 0; ty < shape_.y.taps; ty += sums_.rows)
+        for (std::int64_t tx = 0; tx < shape_.x.taps; tx += sums_.columns) {
+          const kernels::SumShape sum_shape = list_sums(b, group, ty, tx, lists);
+          for (std::int64_t tile = first_tile; tile < last_tile; ++tile)
+            kernels::sparse_sums(sum_shape, {workspace_.values.data(), workspace_.offsets.data()},
+                                 input + (tile - first_tile) * tile_size(band), lists.runs,
+                                 lists.sums, sums_of(group * sums_.tiles.count + tile, part),
+                                 b != first_band);
+        }
     }
   }
 
-  void multiply_tile(std::int64_t band, std::int64_t group, const float* input, float* totals,
-                     bool accumulate) const {
-    static thread_local std::vector<kernels::Run> runs;
-    static thread_local std::vector<kernels::Sum> sums;
+  // A sum for every output channel of the group, of the taps from (ty, tx) on.
+  kernels::SumShape list_sums(std::int64_t band, std::int64_t group, std::int64_t ty,
+                              std::int64_t tx, SumLists& lists) const {
     const std::int64_t* const starts = channel_starts(band) + group * shape_.group_out();
     const std::int64_t row_stride = shape_.y.dilation * tile_columns_ * pixel_size();
-    for (std::int64_t ty = 0; ty < shape_.y.taps; ty += sums_.rows)
-      for (std::int64_t tx = 0; tx < shape_.x.taps; tx += sums_.columns) {
-        const std::int64_t rows = std::min(sums_.rows, shape_.y.taps - ty);
-        const std::int64_t columns = std::min(sums_.columns, shape_.x.taps - tx);
-        runs.clear();
-        sums.clear();
-        for (std::int64_t o = 0; o < shape_.group_out(); ++o) {
-          runs.push_back(
-              {starts[o], starts[o + 1], ty * row_stride + tx * shape_.x.dilation * pixel_size()});
-          sums.push_back(
-              {totals + ((o * shape_.y.taps + ty) * shape_.x.taps + tx) * pixel_size(), o, o + 1});
-        }
-        kernels::sparse_sums({.eights = static_cast<int>(columns) * sums_.tiles.eights,
-                              .rows = static_cast<int>(rows),
-                              .dense_stride = row_stride,
-                              .out_stride = shape_.x.taps * pixel_size()},
-                             {workspace_.values.data(), workspace_.offsets.data()}, input, runs,
-                             sums, accumulate);
-      }
+    const std::int64_t displacement = ty * row_stride + tx * shape_.x.dilation * pixel_size();
+    lists.clear();
+    for (std::int64_t o = 0; o < shape_.group_out(); ++o) {
+      lists.runs.push_back({starts[o], starts[o + 1], displacement});
+      lists.sums.push_back(
+          {((o * shape_.y.taps + ty) * shape_.x.taps + tx) * pixel_size(), o, o + 1});
+    }
+    const std::int64_t rows = std::min(sums_.rows, shape_.y.taps - ty);
+    const std::int64_t columns = std::min(sums_.columns, shape_.x.taps - tx);
+    return {.eights = static_cast<int>(columns) * sums_.tiles.eights,
+            .rows = static_cast<int>(rows),
+            .dense_stride = row_stride,
+            .out_stride = shape_.x.taps * pixel_size()};
   }
 
   void add_parts(std::int64_t tile, T* dw, const WeightStrides& strides) const {

@@ -70,11 +70,11 @@ struct Totals {
 // under way at a time.
 template <int eights, int rows>
 HWY_INLINE void one_sum(const SumShape& shape, Survivors survivors, const float* dense,
-                        std::span<const Run> runs, const Sum& sum, bool accumulate) {
+                        std::span<const Run> runs, const Sum& sum, float* totals, bool accumulate) {
   using AllTotals = Totals<eights * rows>;
   constexpr bool kTwoChains = eights * rows <= 4;
   const auto out = [&](int index) {
-    return sum.out + AllTotals::template place<eights>(index, shape.out_stride);
+    return totals + sum.out + AllTotals::template place<eights>(index, shape.out_stride);
   };
   const std::int64_t stride = shape.dense_stride;
   AllTotals even, odd;
@@ -107,8 +107,10 @@ HWY_INLINE void one_sum(const SumShape& shape, Survivors survivors, const float*
 
 template <int eights, int rows>
 HWY_NOINLINE void all_sums(const SumShape& shape, Survivors survivors, const float* dense,
-                           std::span<const Run> runs, std::span<const Sum> sums, bool accumulate) {
-  for (const Sum& sum : sums) one_sum<eights, rows>(shape, survivors, dense, runs, sum, accumulate);
+                           std::span<const Run> runs, std::span<const Sum> sums, float* out,
+                           bool accumulate) {
+  for (const Sum& sum : sums)
+    one_sum<eights, rows>(shape, survivors, dense, runs, sum, out, accumulate);
 }
 
 template <int rows, std::size_t... index>
@@ -121,7 +123,7 @@ constexpr auto all_widths() {
 }
 
 void sums_of(const SumShape& shape, Survivors survivors, const float* dense,
-             std::span<const Run> runs, std::span<const Sum> sums, bool accumulate) {
+             std::span<const Run> runs, std::span<const Sum> sums, float* out, bool accumulate) {
   static constexpr auto kOneRow = all_widths<1>();
   static constexpr auto kTwoRows = all_widths<2>();
   static constexpr auto kThreeRows = all_widths<3>();
@@ -129,14 +131,14 @@ void sums_of(const SumShape& shape, Survivors survivors, const float* dense,
   const auto function = shape.rows == 1   ? kOneRow[width]
                         : shape.rows == 2 ? kTwoRows[width]
                                           : kThreeRows[width];
-  function(shape, survivors, dense, runs, sums, accumulate);
+  function(shape, survivors, dense, runs, sums, out, accumulate);
 }
 
 #else  // Vectors of four would need twice the registers there are; the compiler does as well.
 
 void sums_of(const SumShape& shape, Survivors survivors, const float* dense,
-             std::span<const Run> runs, std::span<const Sum> sums, bool accumulate) {
-  sparse_sums_scalar(shape, survivors, dense, runs, sums, accumulate);
+             std::span<const Run> runs, std::span<const Sum> sums, float* out, bool accumulate) {
+  sparse_sums_scalar(shape, survivors, dense, runs, sums, out, accumulate);
 }
 
 #endif
@@ -154,14 +156,14 @@ HWY_EXPORT(sums_of);
 }  // namespace
 
 void sparse_sums_scalar(const SumShape& shape, Survivors survivors, const float* dense,
-                        std::span<const Run> runs, std::span<const Sum> sums,
+                        std::span<const Run> runs, std::span<const Sum> sums, float* out,
                         bool accumulate) noexcept {
   const int columns = 8 * shape.eights;
   for (const Sum& sum : sums) {
     for (int row = 0; row < shape.rows; ++row) {
-      float* const out = sum.out + row * shape.out_stride;
+      float* const to = out + sum.out + row * shape.out_stride;
       float totals[8 * kMaxEights] = {};
-      if (accumulate) std::copy(out, out + columns, totals);
+      if (accumulate) std::copy(to, to + columns, totals);
       for (std::int64_t r = sum.first_run; r < sum.last_run; ++r) {
         const Run& run = runs[static_cast<std::size_t>(r)];
         for (std::int64_t s = run.begin; s < run.end; ++s) {
@@ -170,15 +172,16 @@ void sparse_sums_scalar(const SumShape& shape, Survivors survivors, const float*
           for (int c = 0; c < columns; ++c) totals[c] += survivors.values[s] * from[c];
         }
       }
-      std::copy(totals, totals + columns, out);
+      std::copy(totals, totals + columns, to);
     }
   }
 }
 
 void sparse_sums(const SumShape& shape, Survivors survivors, const float* dense,
-                 std::span<const Run> runs, std::span<const Sum> sums, bool accumulate) noexcept {
-  if (use_scalar()) return sparse_sums_scalar(shape, survivors, dense, runs, sums, accumulate);
-  HWY_DYNAMIC_DISPATCH(sums_of)(shape, survivors, dense, runs, sums, accumulate);
+                 std::span<const Run> runs, std::span<const Sum> sums, float* out,
+                 bool accumulate) noexcept {
+  if (use_scalar()) return sparse_sums_scalar(shape, survivors, dense, runs, sums, out, accumulate);
+  HWY_DYNAMIC_DISPATCH(sums_of)(shape, survivors, dense, runs, sums, out, accumulate);
 }
 
 }  // namespace slimgrad::kernels

@@ -31,7 +31,7 @@ struct Run {
 
 // (+)= sum over the runs [first_run, last_run) and their survivors.
 struct Sum {
-  float* out;
+  std::int64_t out;  // where, in the matrix of the totals
   std::int64_t first_run, last_run;
 };
 
@@ -49,9 +49,10 @@ inline constexpr int kMaxSumRows = 3;
 // use fused multiply-adds, so the targets agree to rounding only. `accumulate`: onto what `out`
 // holds. REQUIRES: eights, rows >= 1; rows <= kMaxSumRows; eights * rows <= kMaxEights.
 void sparse_sums(const SumShape& shape, Survivors survivors, const float* dense,
-                 std::span<const Run> runs, std::span<const Sum> sums, bool accumulate) noexcept;
+                 std::span<const Run> runs, std::span<const Sum> sums, float* out,
+                 bool accumulate) noexcept;
 void sparse_sums_scalar(const SumShape& shape, Survivors survivors, const float* dense,
-                        std::span<const Run> runs, std::span<const Sum> sums,
+                        std::span<const Run> runs, std::span<const Sum> sums, float* out,
                         bool accumulate) noexcept;
 
 }  // namespace slimgrad::kernels

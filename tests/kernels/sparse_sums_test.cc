@@ -17,7 +17,7 @@ struct Problem {
   std::vector<float> values, dense = std::vector<float>(kDense);
   std::vector<std::int32_t> offsets;
   std::vector<Run> runs;
-  std::vector<Sum> sums;  // `out` is filled in later
+  std::vector<Sum> sums;
 };
 
 // Sums of no run, of empty runs, of one and of many survivors.
@@ -40,19 +40,19 @@ Problem make_problem(const SumShape& shape) {
       }
       p.runs.push_back({begin, begin + length, displacement});
     }
-    p.sums.push_back({nullptr, first_run, first_run + num_runs});
+    const auto index = static_cast<std::int64_t>(p.sums.size());
+    p.sums.push_back({index * kOut, first_run, first_run + num_runs});
   }
   return p;
 }
 
 void expect_sums(const SumShape& shape, bool accumulate) {
-  Problem p = make_problem(shape);
+  const Problem p = make_problem(shape);
   for_each_target([&](const char* target) {
-    std::vector<std::vector<float>> outs(p.sums.size(), std::vector<float>(kOut, 7.0f));
-    for (std::size_t i = 0; i < outs.size(); ++i) p.sums[i].out = outs[i].data();
+    std::vector<float> out(p.sums.size() * kOut, 7.0f);
     sparse_sums(shape, {p.values.data(), p.offsets.data()}, p.dense.data(), p.runs, p.sums,
-                accumulate);
-    for (std::size_t i = 0; i < outs.size(); ++i) {
+                out.data(), accumulate);
+    for (std::size_t i = 0; i < p.sums.size(); ++i) {
       std::vector<double> expected(kOut, 7.0);
       for (int row = 0; row < shape.rows; ++row)
         for (int column = 0; column < 8 * shape.eights; ++column) {
@@ -69,7 +69,7 @@ void expect_sums(const SumShape& shape, bool accumulate) {
             }
         }
       for (std::size_t k = 0; k < expected.size(); ++k)
-        ASSERT_NEAR(static_cast<double>(outs[i][k]), expected[k], 1e-5)
+        ASSERT_NEAR(static_cast<double>(out[i * kOut + k]), expected[k], 1e-5)
             << target << ", sum " << i << ", at " << k;
     }
   });
