@@ -185,6 +185,11 @@ class InputGradient {
     return survivors;
   }
 
+  // Of a group.
+  std::int64_t num_passes() const {
+    const auto blocks = static_cast<std::int64_t>(blocks_.size()) / shape_.groups;
+    return blocks * (passes_.split_rows ? shape_.y.taps : 1);
+  }
   // Chunks of pixel rows of the input: enough pixels to share a tile of the weight, few enough that
   // their sums stay in the cache from block to block.
   std::int64_t rows_a_chunk() const {
@@ -206,10 +211,11 @@ class InputGradient {
     struct Buffer : Scratch<float> {};
     Buffer& buffer = per_thread<Buffer>();
     SumLists& lists = per_thread<SumLists>();
-    // Whole tiles of floats are summed where they belong, others in a buffer.
+    // Whole tiles of floats are summed where they belong, if in one pass: to come back to rows that
+    // are some Ki apart is slow, as they get into each other's way in the cache.
     float* totals;
     std::int64_t stride;
-    const bool direct = std::is_same_v<T, float> && count == tiles_.width();
+    const bool direct = std::is_same_v<T, float> && count == tiles_.width() && num_passes() == 1;
     if (direct) {
       totals = reinterpret_cast<float*>(out);
       stride = shape_.in_channels;
@@ -258,18 +264,22 @@ class InputGradient {
       lines.push_back({marks(b, bands_.at(image, row), (image * axis.out + row) * shape_.x.out),
                        ty * shape_.x.taps * row_size});
     }
-    for (std::int64_t x = 0; x < shape_.x.in; ++x) {
-      const auto first_run = static_cast<std::int64_t>(lists.runs.size());
-      const std::size_t first = first_reach_[static_cast<std::size_t>(x)];
-      const std::size_t last = first_reach_[static_cast<std::size_t>(x) + 1];
+    auto next_run = static_cast<std::int64_t>(lists.runs.size());
+    const std::size_t first_sum = lists.sums.size();
+    lists.runs.resize(lists.runs.size() + lines.size() * reaches_.size());
+    lists.sums.resize(first_sum + static_cast<std::size_t>(shape_.x.in));
+    kernels::Run* run = lists.runs.data() + next_run;
+    kernels::Sum* sum = lists.sums.data() + first_sum;
+    const Reach* reach = reaches_.data();
+    for (std::int64_t x = 0; x < shape_.x.in; ++x, out += out_stride) {
+      const Reach* const last = reaches_.data() + first_reach_[static_cast<std::size_t>(x) + 1];
+      const std::int64_t first_run = next_run;
       for (const Line& line : lines)
-        for (std::size_t r = first; r < last; ++r) {
-          const Reach& reach = reaches_[r];
-          lists.runs.push_back({line.marks[reach.low], line.marks[reach.high + 1],
-                                line.displacement + reach.displacement * row_size});
-        }
-      lists.sums.push_back(
-          {out + x * out_stride, first_run, static_cast<std::int64_t>(lists.runs.size())});
+        for (const Reach* r = reach; r < last; ++r, ++next_run)
+          *run++ = {line.marks[r->low], line.marks[r->high + 1],
+                    line.displacement + r->displacement * row_size};
+      *sum++ = {out, first_run, next_run};
+      reach = last;
     }
   }
 

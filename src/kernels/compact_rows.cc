@@ -57,16 +57,25 @@ struct SurvivorList {
   float* values;
   std::int32_t* offsets;
   std::size_t count;
-  Integers positions, advance;
+  Integers positions, advance;          // of eight elements, and from vector to vector
+  Integers row_positions, row_advance;  // of the next row's first eight, and from row to row
 
-  HWY_INLINE SurvivorList(const CompactBlock& block, std::int64_t count, std::int64_t row,
-                          std::size_t column)
-      : values(block.values), offsets(block.offsets), count(static_cast<std::size_t>(count)) {
-    const std::int64_t first =
-        row * block.row_step + static_cast<std::int64_t>(column) * block.column_step;
-    positions = hn::Add(hn::Set(I32(), static_cast<std::int32_t>(first)),
-                        hn::Mul(hn::Iota(I32(), 0), hn::Set(I32(), block.column_step)));
-    advance = hn::Set(I32(), 8 * block.column_step);
+  HWY_INLINE SurvivorList(const CompactBlock& block, std::int64_t first_row)
+      : values(block.values),
+        offsets(block.offsets),
+        count(static_cast<std::size_t>(block.marks[first_row])) {
+    const I32 i32;
+    const auto first = static_cast<std::int32_t>(first_row * block.row_step);
+    row_positions =
+        hn::Add(hn::Set(i32, first), hn::Mul(hn::Iota(i32, 0), hn::Set(i32, block.column_step)));
+    row_advance = hn::Set(i32, block.row_step);
+    advance = hn::Set(i32, 8 * block.column_step);
+    positions = row_positions;
+  }
+
+  HWY_INLINE void begin_row() {
+    positions = row_positions;
+    row_positions = hn::Add(row_positions, row_advance);
   }
 
   HWY_INLINE void append(Integers x, std::uint8_t vanished) {
@@ -135,18 +144,13 @@ struct Unpruned {
   }
 };
 
-// One row of a block from `column` on. Returns the number of survivors, those before included.
 template <typename Choice, typename T>
-HWY_INLINE std::int64_t compact_piece(const Choice& choice, const T* x, std::size_t num_values,
-                                      const float* draws, std::uint64_t index,
-                                      const CompactBlock& block, std::int64_t count,
-                                      std::int64_t row, std::size_t column) {
-  SurvivorList survivors(block, count, row, column);
+HWY_INLINE void compact_values(const Choice& choice, const T* x, std::size_t num_values,
+                               const float* draws, std::uint64_t index, SurvivorList& survivors) {
   std::size_t i = 0;
   for (; i + 8 <= num_values; i += 8) choice.append(load(x + i), draws + i, index + i, survivors);
   if (i < num_values)
     choice.append(load_some(x + i, num_values - i), draws + i, index + i, survivors);
-  return static_cast<std::int64_t>(survivors.count);
 }
 
 // The draws of `count` elements from `index` on.
@@ -157,6 +161,7 @@ HWY_INLINE const float* draw(Drawing& drawing, std::uint64_t index, std::size_t 
   return buffer + (index - begin);
 }
 
+// Without draws, the buffer is not looked at.
 template <bool prunes, typename Choice, typename T>
 HWY_NOINLINE void compact_all(const Choice& choice, Drawing& drawing, const MatrixRows<T>& rows,
                               std::span<const CompactBlock> blocks) {
@@ -167,47 +172,38 @@ HWY_NOINLINE void compact_all(const Choice& choice, Drawing& drawing, const Matr
   const bool ragged = std::ranges::any_of(
       blocks, [](const CompactBlock& block) { return block.num_columns % 8 != 0; });
   const std::size_t beyond = ragged ? 7 : 0;
-  if (columns <= kPiece) {
-    const auto rows_at_once = static_cast<std::int64_t>(kPiece / columns);
-    for (std::int64_t first = 0; first < rows.count; first += rows_at_once) {
-      const std::int64_t last = std::min(rows.count, first + rows_at_once);
-      const std::uint64_t index = rows.first_index + static_cast<std::uint64_t>(first) * columns;
-      const float* draws = buffer;
-      if constexpr (prunes)
-        draws =
-            draw(drawing, index, static_cast<std::size_t>(last - first) * columns + beyond, buffer);
-      for (std::int64_t row = first; row < last; ++row)
-        for (const CompactBlock& block : blocks) {
-          const auto at =
-              static_cast<std::size_t>((row - first) * rows.columns + block.first_column);
-          block.marks[row + 1] = compact_piece(choice, rows.data + first * rows.columns + at,
-                                               static_cast<std::size_t>(block.num_columns),
-                                               prunes ? draws + at : draws, index + at, block,
-                                               block.marks[row], row, 0);
-        }
-    }
-    return;
-  }
-  for (std::int64_t row = 0; row < rows.count; ++row)
+  // Short rows several at a time, long ones in pieces.
+  const auto rows_at_once = static_cast<std::int64_t>(std::max<std::size_t>(1, kPiece / columns));
+  for (std::int64_t first = 0; first < rows.count; first += rows_at_once) {
+    const std::int64_t last = std::min(rows.count, first + rows_at_once);
+    const bool all_drawn = prunes && columns <= kPiece;
+    const std::uint64_t index = rows.first_index + static_cast<std::uint64_t>(first) * columns;
+    const T* const data = rows.data + first * rows.columns;
+    const float* draws = buffer;
+    if (all_drawn)
+      draws =
+          draw(drawing, index, static_cast<std::size_t>(last - first) * columns + beyond, buffer);
     for (const CompactBlock& block : blocks) {
-      std::int64_t count = block.marks[row];
+      SurvivorList survivors(block, first);
       const auto num_columns = static_cast<std::size_t>(block.num_columns);
-      for (std::size_t column = 0; column < num_columns; column += kPiece) {
-        const std::size_t size = std::min(kPiece, num_columns - column);
-        const auto at =
-            static_cast<std::uint64_t>(row * rows.columns + block.first_column) + column;
-        const std::uint64_t index = rows.first_index + at;
-        const float* draws = buffer;
-        if constexpr (prunes) draws = draw(drawing, index, size + beyond, buffer);
-        count =
-            compact_piece(choice, rows.data + at, size, draws, index, block, count, row, column);
+      auto at = static_cast<std::size_t>(block.first_column);
+      for (std::int64_t row = first; row < last; ++row, at += columns) {
+        survivors.begin_row();
+        for (std::size_t column = 0; column < num_columns; column += kPiece) {
+          const std::size_t size = std::min(kPiece, num_columns - column), from = at + column;
+          const float* piece_draws = all_drawn ? draws + from : draws;
+          if (prunes && !all_drawn)
+            piece_draws = draw(drawing, index + from, size + beyond, buffer);
+          compact_values(choice, data + from, size, piece_draws, index + from, survivors);
+        }
+        block.marks[row + 1] = static_cast<std::int64_t>(survivors.count);
       }
-      block.marks[row + 1] = count;
     }
+  }
 }
 
 template <typename T>
-HWY_INLINE void compact_values(const Plan& plan, const MatrixRows<T>& rows,
+HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
                                std::span<const CompactBlock> blocks) {
   if (divides(plan)) return compact_rows_scalar(plan, rows, blocks);
   const Pruned pruned(plan);
@@ -222,7 +218,7 @@ HWY_INLINE void compact_values(const Plan& plan, const MatrixRows<T>& rows,
 
 // Vectors of four are not worth tables of their own.
 template <typename T>
-void compact_values(const Plan& plan, const MatrixRows<T>& rows,
+void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
                     std::span<const CompactBlock> blocks) {
   compact_rows_scalar(plan, rows, blocks);
 }
@@ -231,11 +227,11 @@ void compact_values(const Plan& plan, const MatrixRows<T>& rows,
 
 void compact_rows_float32(const Plan& plan, const MatrixRows<float>& rows,
                           std::span<const CompactBlock> blocks) {
-  compact_values(plan, rows, blocks);
+  compact_matrix(plan, rows, blocks);
 }
 void compact_rows_bfloat16(const Plan& plan, const MatrixRows<BFloat16Bits>& rows,
                            std::span<const CompactBlock> blocks) {
-  compact_values(plan, rows, blocks);
+  compact_matrix(plan, rows, blocks);
 }
 
 }  // namespace HWY_NAMESPACE
