@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import slimgrad as sg
-from bench.suite_step import Block, Training, Transformer
+from bench.suite_step import Block, Training, Transformer, resnet20
 from bench.timing import Row, race
 
 SETTINGS = {
@@ -45,6 +45,11 @@ def run(quick: bool) -> list[Row]:
     networks = {
         f"ResNet-18 on 32x32, channels-last, batch {batch}": (
             resnet18(8 if quick else 64).to(memory_format=torch.channels_last),
+            images,
+        ),
+        # Mostly too narrow for sparse products to pay: what the choice costs.
+        f"ResNet-20 on 32x32, channels-last, batch {batch}": (
+            resnet20().to(memory_format=torch.channels_last),
             images,
         ),
         f"transformer 4 x 512, 128 tokens, batch {len(tokens)}": (

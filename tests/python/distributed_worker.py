@@ -1,4 +1,4 @@
-"""One rank of the distributed test of the controller."""
+"""One rank of the distributed tests of compressed models."""
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,43 @@ def train(rank, world, port, results, gradients):
             "parameters": [p.detach() for p in model.parameters()],
             "draw": end.grad,
             "report": controller.report(),
+        },
+        f"{results}/{rank}.pt",
+    )
+    leave_group()
+
+
+def train_sparse(rank, world, port, results):
+    """Layers with a sparse backward pass; the same data on every rank."""
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.Flatten(), nn.Linear(128, 10)
+    )
+    prune = sg.Prune(weight=0.8, input=0.5, sparse_backward="always")
+    sg.compress(model, prune, min_elements=1, seed=5)
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05, momentum=0.9)
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(32) % 10
+    x = torch.randn(10, 3, 8, 8, generator=generator)[y]
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(wrapped(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    # Without the wrapper nothing is averaged: the gradients of this rank's own draws.
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    torch.save(
+        {
+            "losses": losses,
+            "parameters": [p.detach() for p in model.parameters()],
+            "own_gradient": model[2].weight.grad,
+            "choices": model[2].slimgrad_sparse.choices(),
         },
         f"{results}/{rank}.pt",
     )

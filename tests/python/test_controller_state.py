@@ -166,3 +166,14 @@ def test_distributed(tmp_path):
     for rank in (a, b):
         assert rank["losses"][-1] < 0.5 * rank["losses"][0]
         assert rank["report"]["0"]["calls"] == 31
+
+
+def test_distributed_with_a_sparse_backward_pass(tmp_path):
+    run_ranks(distributed_worker.train_sparse, (str(tmp_path),))
+    a, b = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2))
+    for p, q in zip(a["parameters"], b["parameters"], strict=True):
+        assert torch.equal(p, q)
+    assert not torch.equal(a["own_gradient"], b["own_gradient"])
+    for rank in (a, b):
+        assert rank["losses"][-1] < 0.5 * rank["losses"][0]
+        assert {choice["way"] for choice in rank["choices"].values()} == {"sparse"}
