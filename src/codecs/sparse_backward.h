@@ -45,7 +45,8 @@ struct SparseWorkspace {
 // Of the pruned gradient; and what the product cost, for those who choose by it.
 struct SparseCounts {
   std::int64_t elements = 0, survivors = 0;
-  double compress_seconds = 0;  // what does not shrink with the survivors: pruning, packing
+  // What does not shrink with the survivors: pruning, packing; whoever plans may add that.
+  double compress_seconds = 0;
   double multiply_seconds = 0;
 };
 

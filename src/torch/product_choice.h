@@ -1,11 +1,12 @@
 // Sparse or dense? Decided for each product of each layer by measuring both in its first backward
 // passes, on the machine, the threads and the shape that it has.
 //
-// A sparse product takes  compress + (1 - sparsity) * multiply,  where `compress` (pruning,
-// packing) does not depend on the sparsity and `multiply` is what all values would take. With the
-// best of kTrials timings of each part and of the dense product, the break-even sparsity follows,
-// and from then on the product is sparse where the gradient is sparser than that. The timings are
-// kept in a tensor that the layer saves, so that a resumed run decides as the interrupted one did.
+// A sparse product takes  compress + (1 - sparsity) * multiply,  where `compress` (planning,
+// pruning, packing) does not depend on the sparsity and `multiply` is what all values would take.
+// With the best of kTrials timings of each part and of the dense product, the break-even sparsity
+// follows, and from then on the product is sparse where the gradient is sparser than that. The
+// timings are kept in a tensor that the layer saves, so that a resumed run decides as the
+// interrupted one did.
 #ifndef SLIMGRAD_TORCH_PRODUCT_CHOICE_H_
 #define SLIMGRAD_TORCH_PRODUCT_CHOICE_H_
 

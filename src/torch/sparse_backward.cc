@@ -67,14 +67,17 @@ class PlannedProduct {
     } else {
       const double zeros = prunes() ? state_.options.settings.sparsity : sample_zero_fraction_;
       PruneDraw draw{.threshold = 0, .seed = draw_, .density = 1 - zeros};
+      Stopwatch watch;
       if (prunes()) draw.threshold = plan_threshold(report);
+      const double plan_seconds = watch.lap();
       SparseCounts counts;
       result = sparse(draw, counts);
+      counts.compress_seconds += plan_seconds;
       report.compressed = true;
       report.sparsity =
           1 - static_cast<double>(counts.survivors) / static_cast<double>(counts.elements);
       if (way == Way::kBoth && ProductChoice::is_telling(counts)) {
-        Stopwatch watch;
+        watch.lap();
         dense();
         choice_.add_trial(counts, watch.lap());
       }
