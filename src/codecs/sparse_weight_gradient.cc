@@ -189,7 +189,7 @@ class WeightGradient {
           for (std::int64_t tile = first_tile; tile < last_tile; ++tile) {
             const std::int64_t first = tile * width;
             const std::int64_t count = is_padding ? 0 : std::min(width, channels - first);
-            prefetch(pixel + first + kPixelsAhead * pixel_channels);
+            prefetch(pixel + first + kPixelsAhead * pixel_channels, width);
             load_tile_row(pixel + first, count, width, to + (tile - first_tile) * size);
           }
         }
@@ -197,7 +197,10 @@ class WeightGradient {
   }
   // Some channels of every pixel: the CPU does not see by itself that it is the next ones' turn.
   static constexpr std::int64_t kPixelsAhead = 8;
-  static void prefetch(const T* address) { __builtin_prefetch(address); }
+  static void prefetch(const T* address, std::int64_t count) {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(address + i);
+  }
 
   void multiply(std::int64_t copy, std::int64_t part, const T* x) const {
     struct Buffer : Scratch<float> {};
@@ -231,11 +234,15 @@ class WeightGradient {
     const std::int64_t* const starts = channel_starts(band) + group * shape_.group_out();
     const std::int64_t row_stride = shape_.y.dilation * tile_columns_ * pixel_size();
     const std::int64_t displacement = ty * row_stride + tx * shape_.x.dilation * pixel_size();
-    lists.clear();
-    for (std::int64_t o = 0; o < shape_.group_out(); ++o) {
-      lists.runs.push_back({starts[o], starts[o + 1], displacement});
-      lists.sums.push_back(
-          {((o * shape_.y.taps + ty) * shape_.x.taps + tx) * pixel_size(), o, o + 1});
+    const std::int64_t channels = shape_.group_out(), sum_size = shape_.taps() * pixel_size();
+    const std::int64_t first_sum = (ty * shape_.x.taps + tx) * pixel_size();
+    lists.runs.resize(static_cast<std::size_t>(channels));
+    lists.sums.resize(static_cast<std::size_t>(channels));
+    kernels::Run* const runs = lists.runs.data();
+    kernels::Sum* const sums = lists.sums.data();
+    for (std::int64_t o = 0; o < channels; ++o) {
+      runs[o] = {starts[o], starts[o + 1], displacement};
+      sums[o] = {first_sum + o * sum_size, o, o + 1};
     }
     const std::int64_t rows = std::min(sums_.rows, shape_.y.taps - ty);
     const std::int64_t columns = std::min(sums_.columns, shape_.x.taps - tx);
