@@ -80,7 +80,8 @@ class WeightGradient {
     parallel(num_copies() * parts_,
              [&](std::int64_t task) { multiply(task / parts_, task % parts_, x); });
     parallel(num_tiles(), [&](std::int64_t tile) { add_parts(tile, dw, strides); });
-    if (bias != nullptr) sum_channels(bias);
+    if (bias != nullptr)
+      parallel(shape_.out_channels, [&](std::int64_t o) { sum_channel(o, bias); });
     counts.multiply_seconds = watch.lap();
     counts.elements = shape_.out_pixels() * shape_.out_channels;
     counts.survivors = survivors;
@@ -186,12 +187,19 @@ class WeightGradient {
           const std::int64_t in_x = -shape_.x.padding + column * tile_x_.source_step;
           const bool is_padding = outside || in_x < 0 || in_x >= shape_.x.in;
           const T* const pixel = line + (is_padding ? 0 : in_x) * pixel_channels;
-          for (std::int64_t tile = first_tile; tile < last_tile; ++tile) {
-            const std::int64_t first = tile * width;
-            const std::int64_t count = is_padding ? 0 : std::min(width, channels - first);
-            prefetch(pixel + first + kPixelsAhead * pixel_channels, width);
-            load_tile_row(pixel + first, count, width, to + (tile - first_tile) * size);
+          const T* from = pixel + first_tile * width;
+          prefetch(from + kPixelsAhead * pixel_channels, (last_tile - first_tile) * width);
+          float* tile = to;
+          if constexpr (std::is_same_v<T, float>) {
+            if (width == 8 && !is_padding && last_tile * width <= channels) {
+              for (std::int64_t t = first_tile; t < last_tile; ++t, from += 8, tile += size)
+                copy_eights(from, 8, tile);
+              continue;
+            }
           }
+          for (std::int64_t t = first_tile; t < last_tile; ++t, from += width, tile += size)
+            load_tile_row(from, is_padding ? 0 : std::min(width, channels - t * width), width,
+                          tile);
         }
       }
   }
@@ -256,29 +264,29 @@ class WeightGradient {
     const std::int64_t first_out = tile / sums_.tiles.count * shape_.group_out();
     const std::int64_t first_in = tile % sums_.tiles.count * pixel_size();
     const std::int64_t count = std::min(pixel_size(), shape_.group_in() - first_in);
-    float* const totals = sums_of(tile, 0);
-    for (std::int64_t part = 1; part < parts_; ++part) {
-      const float* const more = sums_of(tile, part);
-      for (std::int64_t i = 0; i < sums_size(); ++i) totals[i] += more[i];
-    }
-    const float* row = totals;
+    std::int64_t at = 0;
     for (std::int64_t o = 0; o < shape_.group_out(); ++o)
       for (std::int64_t ty = 0; ty < shape_.y.taps; ++ty)
-        for (std::int64_t tx = 0; tx < shape_.x.taps; ++tx, row += pixel_size()) {
+        for (std::int64_t tx = 0; tx < shape_.x.taps; ++tx, at += pixel_size()) {
+          float total[8 * kernels::kMaxEights];
+          copy_eights(sums_of(tile, 0) + at, pixel_size(), total);
+          for (std::int64_t part = 1; part < parts_; ++part)
+            for (std::int64_t c = 0; c < pixel_size(); ++c) total[c] += sums_of(tile, part)[at + c];
           T* const to = dw + (first_out + o) * strides.out + first_in * strides.in +
                         ty * strides.y + tx * strides.x;
-          for (std::int64_t c = 0; c < count; ++c) to[c * strides.in] = from_float<T>(row[c]);
+          if (strides.in == 1)
+            store_tile_row(total, count, to);
+          else
+            for (std::int64_t c = 0; c < count; ++c) to[c * strides.in] = from_float<T>(total[c]);
         }
   }
 
-  void sum_channels(T* bias) const {
-    for (std::int64_t o = 0; o < shape_.out_channels; ++o) {
-      double total = 0;
-      for (std::int64_t b = 0; b < bands_.count(); ++b)
-        for (std::int64_t s = channel_starts(b)[o]; s < channel_starts(b)[o + 1]; ++s)
-          total += static_cast<double>(workspace_.values.data()[s]);
-      bias[o] = from_float<T>(static_cast<float>(total));
-    }
+  void sum_channel(std::int64_t o, T* bias) const {
+    double total = 0;
+    for (std::int64_t b = 0; b < bands_.count(); ++b)
+      for (std::int64_t s = channel_starts(b)[o]; s < channel_starts(b)[o + 1]; ++s)
+        total += static_cast<double>(workspace_.values.data()[s]);
+    bias[o] = from_float<T>(static_cast<float>(total));
   }
 
   ConvShape shape_;

@@ -31,22 +31,25 @@ inline BFloat16Bits from_float<BFloat16Bits>(float x) {
   return kernels::from_float_bits<BFloat16Bits>(std::bit_cast<std::uint32_t>(x));
 }
 
+// In eights, whose size the compiler knows: several times faster than a loop to `count`.
+// REQUIRES: count is a multiple of 8.
+inline void copy_eights(const float* from, std::int64_t count, float* to) {
+  for (std::int64_t i = 0; i < count; i += 8) std::memcpy(to + i, from + i, 8 * sizeof(float));
+}
+
 // `count` values, then zeros up to `width`. REQUIRES: width is a multiple of 8.
 template <typename T>
 void load_tile_row(const T* from, std::int64_t count, std::int64_t width, float* to) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (count == width) {
-      // Eights, whose size the compiler knows: several times faster than a loop to `count`.
-      for (std::int64_t i = 0; i < width; i += 8) std::memcpy(to + i, from + i, 8 * sizeof(float));
-      return;
-    }
-  }
+  if constexpr (std::is_same_v<T, float>)
+    if (count == width) return copy_eights(from, width, to);
   for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
   std::fill(to + count, to + width, 0.0f);
 }
 
 template <typename T>
 void store_tile_row(const float* from, std::int64_t count, T* to) {
+  if constexpr (std::is_same_v<T, float>)
+    if (count % 8 == 0) return copy_eights(from, count, to);
   for (std::int64_t i = 0; i < count; ++i) to[i] = from_float<T>(from[i]);
 }
 
