@@ -22,11 +22,11 @@ Place place_of(std::size_t plane, std::size_t width) {
 
 }  // namespace
 
-void PlaneEncoder::append(BlockEncoder& encoder, const void* values, std::size_t num_values,
-                          std::size_t width, std::vector<std::uint8_t>& block) {
+void PlaneEncoder::put(BlockEncoder& encoder, const void* values, std::size_t num_values,
+                       std::size_t width, std::uint8_t*& next) {
   if (width == 1) {
     const std::span bytes(static_cast<const std::uint8_t*>(values), num_values);
-    return append_part(encoder.encode(bytes), Place::kLast, block);
+    return put_part(encoder.encode(bytes), Place::kLast, next);
   }
   // Each plane has a byte in front, so that a stored one is a symbol block as it lies.
   const std::size_t stride = num_values + 1;
@@ -34,14 +34,13 @@ void PlaneEncoder::append(BlockEncoder& encoder, const void* values, std::size_t
   std::array<std::uint8_t*, kernels::kMaxPlanes> planes = {};
   for (std::size_t p = 0; p < width; ++p) planes[p] = planes_.data() + p * stride + 1;
   kernels::split_planes(values, num_values, width, planes);
-  block.reserve(block.size() + width * (num_values + 5));
   for (std::size_t p = 0; p < width; ++p) {
     const std::span<const std::uint8_t> plane(planes[p], num_values);
     if (worth_coding(plane)) {
-      append_part(encoder.encode(plane), place_of(p, width), block);
+      put_part(encoder.encode(plane), place_of(p, width), next);
     } else {
       planes[p][-1] = static_cast<std::uint8_t>(BlockMethod::kRaw);
-      append_part({planes[p] - 1, stride}, place_of(p, width), block);
+      put_part({planes[p] - 1, stride}, place_of(p, width), next);
     }
   }
 }
