@@ -1,9 +1,9 @@
 // The ops encode, decode and inspect: tensors as payloads, on the CPU. How long a payload is
 // depends on the values, and the shape of what it holds on its bytes; so what torch.compile needs
 // to know of them is in Python (coding.py), where there are sizes that are not known yet.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>

@@ -74,7 +74,8 @@ TORCH_LIBRARY(slimgrad, m) {
       "encode(Tensor x, str mode, int bits, int exponent_bits, int mantissa_bits, float scale, "
       "float threshold, str survivors, str coder, str model, str rounding, int seed) -> Tensor");
   m.def(  // torch.compile passes arguments by name, and has other uses for "mode" then
-      "encode_into(Tensor x, str kind, int bits, int exponent_bits, int mantissa_bits, float scale, "
+      "encode_into(Tensor x, str kind, int bits, int exponent_bits, int mantissa_bits, float "
+      "scale, "
       "float threshold, str survivors, str coder, str model, str rounding, int seed, "
       "Tensor(a!) out) -> Tensor");
   m.def("decode(Tensor payload) -> Tensor");
