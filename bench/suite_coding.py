@@ -128,9 +128,7 @@ def zipnn_coder(data: bytes, dtype: torch.dtype) -> dict:
     }
 
 
-def our_coder(
-    x: torch.Tensor, num_bytes: int, mode: str, fresh: bool = False, **options
-) -> dict:
+def our_coder(x: torch.Tensor, num_bytes: int, mode: str, fresh: bool = False, **options) -> dict:
     ops = torch.ops.slimgrad
     defaults = {"bits": 8, "exponent_bits": 4, "mantissa_bits": 3, "scale": 0.0, "threshold": 0.0}
     defaults |= {"survivors": "exact", "coder": "rans", "model": "counted"}
@@ -187,7 +185,9 @@ def race_codes(title: str, codes: torch.Tensor, seconds: float) -> list[Row]:
     coders = [
         our_coder(codes, codes.numel(), "lossless", fresh, coder=c) for c in ("rans", "huffman")
     ]
-    return race_coders(f"8-bit codes, {title}", [*coders, zstd_coder(codes, fresh)], "zstd", seconds)
+    return race_coders(
+        f"8-bit codes, {title}", [*coders, zstd_coder(codes, fresh)], "zstd", seconds
+    )
 
 
 def race_pruned(gradients: torch.Tensor, threads: str, seconds: float) -> list[Row]:
