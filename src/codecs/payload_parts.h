@@ -7,8 +7,8 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "codecs/scratch.h"
 #include "codecs/symbol_block.h"
 #include "codecs/symbol_block_layout.h"
 #include "kernels/byte_planes.h"
@@ -53,7 +53,7 @@ class PlaneEncoder {
            std::uint8_t*& next);
 
  private:
-  std::vector<std::uint8_t> planes_;
+  Scratch<std::uint8_t> planes_;
 };
 
 class PlaneDecoder {
@@ -63,7 +63,7 @@ class PlaneDecoder {
                       std::size_t num_values, std::size_t width, void* values);
 
  private:
-  std::vector<std::uint8_t> planes_;
+  Scratch<std::uint8_t> planes_;
 };
 
 }  // namespace slimgrad
