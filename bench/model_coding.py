@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from bench.suite_coding import weight_gradients
+from bench.timing import commit
 
 LAWS = ["normal", "laplace", "gennorm"]
 
@@ -95,7 +96,8 @@ def main() -> None:
     print(markdown(rows))
     if arguments.out:
         command = "python -m bench.model_coding " + " ".join(sys.argv[1:])
-        record = {"command": command, "torch": torch.__version__, "rows": rows}
+        versions = {"commit": commit(), "torch": torch.__version__}
+        record = {"command": command, **versions, "rows": rows}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 

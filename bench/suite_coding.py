@@ -1,13 +1,20 @@
 """Payloads: sizes and speeds beside zstd -1 and ZipNN, with one thread and with two.
 
-Codes of 8 bits, generated ones and those of real gradients, are coded as they are, by both sides.
-Pruned gradients are coded from float32 values by us, end to end, and by zstd from codes of one byte
-that it gets for nothing. Lossless tensors are compared with ZipNN (its defaults for the type, as
-many threads as ours). The number in a name is the coded size over the input's: for codes, over one
-byte a value. Ratios are times over the rival's. zstd has one thread, always. Rivals that are not
-installed are left out, and said so.
+Codes of 8 bits, generated ones and those of real gradients, are coded as they are, by both sides;
+so are those of pruned gradients, which we also code from their float32 values, end to end: more
+than zstd is asked for, which gets its codes for nothing. Lossless tensors are compared with ZipNN
+(its defaults for the type, as many threads as ours).
+
+Both sides write into memory that is used again, and zstd has a context that is kept. "Fresh" is
+with new memory for every result, on both sides; ZipNN knows nothing else.
+
+The number in a name is the coded size over the input's: for codes, over one byte a value. Ratios
+are times over the rival's. zstd has one thread, always. Rivals that are not installed are left out,
+and said so.
 """
 
+import ctypes
+import ctypes.util
 import importlib.util
 
 import torch
@@ -50,19 +57,54 @@ def installed(name: str) -> bool:
     return False
 
 
-def zstd_coder(data: bytes) -> dict:
-    if not installed("zstandard"):
-        return {}
-    import zstandard
+class Zstd:
+    """libzstd at level 1, with contexts that are kept."""
 
-    packer, unpacker = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
-    packed = packer.compress(data)
-    assert unpacker.decompress(packed) == data
-    name = f"zstd -1, {len(packed) / len(data):.4f}"
-    return {
-        "encode": {name: lambda: packer.compress(data)},
-        "decode": {name: lambda: unpacker.decompress(packed)},
+    def __init__(self, library: str):
+        self.library = ctypes.CDLL(library)
+        for name in ["createCCtx", "createDCtx"]:
+            getattr(self.library, f"ZSTD_{name}").restype = ctypes.c_void_p
+        for name in ["compressBound", "compressCCtx", "decompressDCtx"]:
+            getattr(self.library, f"ZSTD_{name}").restype = ctypes.c_size_t
+        self.packer = ctypes.c_void_p(self.library.ZSTD_createCCtx())
+        self.unpacker = ctypes.c_void_p(self.library.ZSTD_createDCtx())
+
+    def room(self, x: torch.Tensor) -> torch.Tensor:
+        size = self.library.ZSTD_compressBound(ctypes.c_size_t(x.numel()))
+        return torch.empty(size, dtype=torch.uint8)
+
+    def compress(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return out[: self.library.ZSTD_compressCCtx(self.packer, *_memory(out), *_memory(x), 1)]
+
+    def decompress(self, packed: torch.Tensor, out: torch.Tensor) -> int:
+        return self.library.ZSTD_decompressDCtx(self.unpacker, *_memory(out), *_memory(packed))
+
+
+def _memory(x: torch.Tensor) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
+    return ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(x.numel())
+
+
+def zstd_coder(x: torch.Tensor, fresh: bool = False) -> dict:
+    """Of the bytes of a tensor."""
+    library = ctypes.util.find_library("zstd")
+    if library is None:
+        print("zstd not measured: there is no libzstd")
+        return {}
+    zstd, data = Zstd(library), x.view(torch.uint8)
+    room, back = zstd.room(data), torch.empty_like(data)
+    packed = zstd.compress(data, room).clone()
+    assert zstd.decompress(packed, back) == data.numel()
+    assert torch.equal(back, data)
+    name = f"zstd -1, {packed.numel() / data.numel():.4f}"
+    coder = {
+        "encode": {name: lambda: zstd.compress(data, room)},
+        "decode": {name: lambda: zstd.decompress(packed, back)},
     }
+    if fresh:
+        encode, decode = coder["encode"], coder["decode"]
+        encode[f"{name}, fresh"] = lambda: zstd.compress(data, zstd.room(data))
+        decode[f"{name}, fresh"] = lambda: zstd.decompress(packed, torch.empty_like(data))
+    return coder
 
 
 def zipnn_coder(data: bytes, dtype: torch.dtype) -> dict:
@@ -72,41 +114,61 @@ def zipnn_coder(data: bytes, dtype: torch.dtype) -> dict:
 
     name = str(dtype).removeprefix("torch.")
     coder = ZipNN(bytearray_dtype=name, threads=torch.get_num_threads())
-    packed = bytes(coder.compress(bytearray(data)))  # It works on its argument.
+    packed = bytes(coder.compress(bytearray(data)))
     name = f"ZipNN, {len(packed) / len(data):.4f}"
+    scrap = bytearray(data)
+
+    def refill():  # It works on its argument.
+        scrap[:] = data
+
     return {
-        "encode": {name: lambda: coder.compress(bytearray(data))},
+        "encode": {name: lambda: coder.compress(scrap)},
         "decode": {name: lambda: coder.decompress(packed)},
+        "before": {name: refill},
     }
 
 
-def our_coder(x: torch.Tensor, num_bytes: int, mode: str, **options) -> dict:
+def our_coder(x: torch.Tensor, num_bytes: int, mode: str, fresh: bool = False, **options) -> dict:
     ops = torch.ops.slimgrad
     defaults = {"bits": 8, "exponent_bits": 4, "mantissa_bits": 3, "scale": 0.0, "threshold": 0.0}
     defaults |= {"survivors": "exact", "coder": "rans", "model": "counted"}
     defaults |= {"rounding": "nearest", "seed": 0}
     arguments = defaults | options
-
-    def encode():
-        return ops.encode(x, mode, **arguments)
-
-    packed = encode()
+    values = list(arguments.values())
+    packed = ops.encode(x, mode, *values)
     decoded = ops.decode(packed)
     if mode == "lossless":
         assert torch.equal(decoded.view(torch.uint8), x.view(torch.uint8))
     words = [mode, arguments["coder"], *([arguments["model"]] if mode == "uniform" else [])]
     name = f"slimgrad {' '.join(words)}, {packed.numel() / num_bytes:.4f}"
-    return {"encode": {name: encode}, "decode": {name: lambda: ops.decode(packed)}}
+    room, back = torch.empty(x.nbytes + 64, dtype=torch.uint8), torch.empty_like(decoded)
+    coder = {
+        "encode": {name: lambda: ops.encode_into(x, mode, *values, room)},
+        "decode": {name: lambda: ops.decode_into(packed, back)},
+    }
+    if fresh:
+        coder["encode"][f"{name}, fresh"] = lambda: ops.encode(x, mode, *values)
+        coder["decode"][f"{name}, fresh"] = lambda: ops.decode(packed)
+    return coder
 
 
 def race_coders(case: str, coders: list[dict], rival: str, seconds: float) -> list[Row]:
-    rows = []
+    rows, before = [], {}
+    for coder in coders:
+        before |= coder.get("before", {})
     for direction in ["encode", "decode"]:
         alternatives = {}
         for coder in coders:
             alternatives |= coder.get(direction, {})
         unit = next((n for n in alternatives if n.startswith(rival)), next(iter(alternatives)))
-        rows += race("coding", f"{case}, {direction}", unit, alternatives, seconds)
+        rows += race(
+            "coding",
+            f"{case}, {direction}",
+            unit,
+            alternatives,
+            seconds,
+            before_each=lambda name: before.get(name, int)(),
+        )
     return rows
 
 
@@ -119,27 +181,31 @@ def uniform_codes(x: torch.Tensor) -> torch.Tensor:
 
 
 def race_codes(title: str, codes: torch.Tensor, seconds: float) -> list[Row]:
-    data = as_bytes(codes)
-    coders = [our_coder(codes, len(data), "lossless", coder=c) for c in ("rans", "huffman")]
-    return race_coders(f"8-bit codes, {title}", [*coders, zstd_coder(data)], "zstd", seconds)
+    fresh = title.startswith("shape 1.0")
+    coders = [
+        our_coder(codes, codes.numel(), "lossless", fresh, coder=c) for c in ("rans", "huffman")
+    ]
+    return race_coders(
+        f"8-bit codes, {title}", [*coders, zstd_coder(codes, fresh)], "zstd", seconds
+    )
 
 
 def race_pruned(gradients: torch.Tensor, threads: str, seconds: float) -> list[Row]:
     ops = torch.ops.slimgrad
     threshold = float(ops.threshold(ops.measure(gradients), 0.85, "empirical")[0])
     pruned = ops.prune(gradients, threshold, 1)
-    codes = ops.quantize(pruned, 4, 3, float(pruned.abs().max()) / 248, "nearest", "zero", 0)
-    unique = torch.unique(codes)
-    data = as_bytes(torch.searchsorted(unique, codes).to(torch.uint8))
-    coders = [our_coder(pruned, len(data), "pruned", survivors="float"), zstd_coder(data)]
-    zeros = float((pruned == 0).float().mean())
-    return race_coders(f"{zeros:.0%} pruned, {threads}", coders, "zstd", seconds)
+    title = f"{float((pruned == 0).float().mean()):.0%} pruned"
+    rows = race_codes(f"{title}, uniform, {threads}", uniform_codes(pruned), seconds)
+    values = ops.quantize(pruned, 4, 3, float(pruned.abs().max()) / 248, "nearest", "zero", 0)
+    codes = torch.searchsorted(torch.unique(values), values).to(torch.int8)
+    rows += race_codes(f"{title}, 1-4-3, {threads}", codes, seconds)
+    coders = [our_coder(pruned, pruned.numel(), "pruned", survivors="float"), zstd_coder(codes)]
+    return rows + race_coders(f"from float32, {title}, {threads}", coders, "zstd", seconds)
 
 
 def race_lossless(x: torch.Tensor, threads: str, seconds: float) -> list[Row]:
-    data = as_bytes(x)
-    coders = [our_coder(x, len(data), "lossless", coder=c) for c in ("rans", "huffman")]
-    coders += [zipnn_coder(data, x.dtype), zstd_coder(data)]
+    coders = [our_coder(x, x.nbytes, "lossless", True, coder=c) for c in ("rans", "huffman")]
+    coders += [zipnn_coder(as_bytes(x), x.dtype), zstd_coder(x)]
     name = str(x.dtype).removeprefix("torch.")
     return race_coders(f"lossless {name}, {threads}", coders, "ZipNN", seconds)
 

@@ -73,7 +73,7 @@ def _cpu_name() -> str:
     return platform.processor()
 
 
-def _commit() -> str:
+def commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip()
@@ -84,7 +84,7 @@ def write_json(path: Path, command: str, rows: list) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "command": command,
-        "commit": _commit(),
+        "commit": commit(),
         "cpu": _cpu_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -97,9 +97,15 @@ void decode_into(std::span<const std::uint8_t> payload, std::span<std::uint8_t> 
 //
 // The tensor must outlive the encoder. run() of disjoint ranges may be concurrent; finish() comes
 // after all of them, and gives the size of the payload.
+//
+// Memory of the caller, `out`, saves a copy: blocks are coded into it, a range without gaps, and
+// write(out.first(finish())) closes the gaps between ranges. It should have encode_bound() bytes;
+// with less, blocks may take memory of their own for a while. It must outlive the encoder, and not
+// overlap the tensor.
 class PayloadEncoder {
  public:
-  PayloadEncoder(const TensorView& tensor, const EncodeOptions& options);
+  PayloadEncoder(const TensorView& tensor, const EncodeOptions& options,
+                 std::span<std::uint8_t> out = {});
   ~PayloadEncoder();
 
   std::size_t num_blocks() const;

@@ -23,6 +23,16 @@ def _(x, *arguments):
     return x.new_empty(torch.library.get_ctx().new_dynamic_size(min=16), dtype=torch.uint8)
 
 
+@torch.library.register_fake("slimgrad::encode_into")
+def _(x, *arguments):
+    return x.new_empty((), dtype=torch.int64)
+
+
+@torch.library.register_fake("slimgrad::decode_into")
+def _(payload, out):
+    pass
+
+
 @torch.library.register_fake("slimgrad::decode")
 def _(payload):
     raise NotImplementedError(
@@ -31,9 +41,9 @@ def _(payload):
     )
 
 
-def _checked(op: Callable, payload: torch.Tensor):
+def _checked(op: Callable, *arguments: torch.Tensor):
     try:
-        return op(payload)
+        return op(*arguments)
     except ValueError as error:
         text = str(error)
         if not text.startswith(_MARK):
@@ -53,6 +63,7 @@ def encode(
     survivors: str = "exact",
     rounding: str = "nearest",
     seed: int | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The payload of ``x``, on the CPU, as a uint8 tensor of one dimension.
 
@@ -71,10 +82,15 @@ def encode(
     bytes longer than ``x``. NaN and Inf raise, with their number, where they have no code.
     torch.compile has this in its graphs, with a size that is known when it runs; not so ``decode``,
     whose result may have any type and shape.
+
+    ``out``: a uint8 tensor of one dimension, on the CPU, to write to, as often as one likes: fresh
+    memory costs as much as a good part of the coding. ``x.nbytes + 64`` bytes are always enough;
+    what is too small for the payload raises. The result is ``out[:n]``, the part that is the
+    payload; what is behind it in ``out`` is unspecified.
     """
     format = as_format(format)
     payload_seed = _seed(seed) if rounding == "stochastic" else 0
-    return ops.encode(
+    arguments = (
         x.detach().cpu(),
         mode,
         bits,
@@ -88,11 +104,21 @@ def encode(
         rounding,
         payload_seed,
     )
+    return ops.encode(*arguments) if out is None else out[: int(ops.encode_into(*arguments, out))]
 
 
-def decode(payload: torch.Tensor) -> torch.Tensor:
-    """The tensor of a payload, with its type and shape. Damaged bytes raise ``PayloadError``."""
-    return _checked(ops.decode, payload)
+def decode(payload: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """The tensor of a payload, with its type and shape. Damaged bytes raise ``PayloadError``.
+
+    ``out``: a contiguous tensor of that type and shape, on the CPU, to write to and to return.
+    After a ``PayloadError`` its values are unspecified. (A payload in Fortran order, from the
+    program, asks for the transpose of a contiguous tensor.) With it torch.compile has this in its
+    graphs, too.
+    """
+    if out is None:
+        return _checked(ops.decode, payload)
+    _checked(ops.decode_into, payload, out)
+    return out
 
 
 def inspect(payload: torch.Tensor) -> dict:

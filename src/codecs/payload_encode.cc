@@ -40,12 +40,21 @@ EntropyCoder parse_entropy_coder(std::string_view name) {
 }
 
 struct PayloadEncoder::State {
+  // A coded block: in the room, or in memory of its own if there was not enough.
+  struct Block {
+    std::span<const std::uint8_t> bytes;
+    std::unique_ptr<std::uint8_t[]> own;
+  };
+
   TensorView tensor;
   EncodeOptions options;
   PayloadInfo info;
   std::optional<SharedTable> shared;
   kernels::Plan plan;  // of FloatFormat codes
-  std::vector<std::vector<std::uint8_t>> blocks;
+  // Where the blocks are built: the caller's memory, or our own.
+  std::unique_ptr<std::uint8_t[]> own_room;
+  std::span<std::uint8_t> room;
+  std::vector<Block> blocks;
   std::vector<std::uint8_t> header;
 
   // One for each call of run().
@@ -59,21 +68,41 @@ struct PayloadEncoder::State {
     explicit Worker(const State& state)
         : state(state), encoder(state.options.coder, state.shared ? &*state.shared : nullptr) {}
 
-    std::vector<std::uint8_t> encode(BlockRange range);
+    // Writes a block at `next`, which moves on. REQUIRES: room for block_bound() bytes.
+    void put_block(BlockRange range, std::uint8_t*& next);
     template <typename T>
-    void append_symbols(std::span<const T> values, std::size_t first,
-                        std::vector<std::uint8_t>& block);
+    void put_symbols(std::span<const T> values, std::size_t first, std::uint8_t*& next);
     template <typename T>
-    void append_pruned(std::span<const T> values, std::size_t first,
-                       std::vector<std::uint8_t>& block);
+    void put_pruned(std::span<const T> values, std::size_t first, std::uint8_t*& next);
   };
+
+  std::size_t block_bound(std::size_t num_values) const;
+  std::uint8_t* place_of(std::size_t index) const;
+  bool can_close_gaps(const std::uint8_t* to) const;
 };
+
+std::size_t PayloadEncoder::State::block_bound(std::size_t num_values) const {
+  const std::size_t planes = PlaneEncoder::bound(num_values, bytes_of(info.dtype));
+  if (info.kind == PayloadKind::kLossless) return planes;
+  const std::size_t symbols = num_values + 1;
+  if (info.kind != PayloadKind::kPruned) return symbols;
+  return (4 + num_masks(num_values) + 1) + (4 + symbols) + std::max(planes, symbols);
+}
+
+// Where a run of blocks that begins with this one is put: behind all that the blocks before it can
+// take, unless they grow. So runs do not meet, and within a run there are no gaps.
+std::uint8_t* PayloadEncoder::State::place_of(std::size_t index) const {
+  const std::uint64_t slot = PlaneEncoder::bound(std::size_t{1} << info.block_log2, 1) *
+                             std::uint64_t{bytes_of(info.dtype)};
+  const std::uint64_t offset = header.size() + index * slot;
+  return room.data() + std::min<std::uint64_t>(offset, room.size());
+}
 
 // Quantized values as the last part of a block. The plan of a pruned payload quantizes its
 // survivors, which are numbered from the first value of their block on.
 template <typename T>
-void PayloadEncoder::State::Worker::append_symbols(std::span<const T> values, std::size_t first,
-                                                   std::vector<std::uint8_t>& block) {
+void PayloadEncoder::State::Worker::put_symbols(std::span<const T> values, std::size_t first,
+                                                std::uint8_t*& next) {
   const PayloadInfo& info = state.info;
   symbols.resize(values.size());
   if (info.kind != PayloadKind::kUniform) {
@@ -85,65 +114,63 @@ void PayloadEncoder::State::Worker::append_symbols(std::span<const T> values, st
                                         RandomStream(state.options.seed, Stream::kRound), first,
                                         symbols.data());
   }
-  append_part(encoder.encode(symbols), Place::kLast, block);
+  put_part(encoder.encode(symbols), Place::kLast, next);
 }
 
 template <typename T>
-void PayloadEncoder::State::Worker::append_pruned(std::span<const T> values, std::size_t first,
-                                                  std::vector<std::uint8_t>& block) {
+void PayloadEncoder::State::Worker::put_pruned(std::span<const T> values, std::size_t first,
+                                               std::uint8_t*& next) {
   const PayloadInfo& info = state.info;
   const T threshold = kernels::from_float_bits<T>(std::bit_cast<std::uint32_t>(info.threshold));
   masks.resize(num_masks(values.size()));
   nonzeros.resize(values.size() * sizeof(T) + kernels::kNonzerosSlack);
   const std::size_t num_nonzeros = kernels::split_nonzeros(values.data(), values.size(), sizeof(T),
                                                            masks.data(), nonzeros.data());
-  append_part(encoder.encode(masks), Place::kInside, block);
+  put_part(encoder.encode(masks), Place::kInside, next);
   symbols.resize(num_nonzeros);
   survivors.resize(num_nonzeros * sizeof(T));
   T* const kept = reinterpret_cast<T*>(survivors.data());
   const std::size_t count = kernels::split_classes(
       std::span<const T>(reinterpret_cast<const T*>(nonzeros.data()), num_nonzeros), threshold,
       symbols.data(), kept);
-  append_part(encoder.encode(symbols), Place::kInside, block);
+  put_part(encoder.encode(symbols), Place::kInside, next);
   if (info.survivors == Survivors::kExact) {
-    planes.append(encoder, kept, count, sizeof(T), block);
+    planes.put(encoder, kept, count, sizeof(T), next);
   } else if (info.survivors == Survivors::kFloat) {
-    append_symbols(std::span<const T>(kept, count), first, block);
+    put_symbols(std::span<const T>(kept, count), first, next);
   } else if constexpr (std::is_same_v<T, float>) {
     halves.resize(count);
     std::transform(kept, kept + count, halves.begin(), to_bfloat16);
-    planes.append(encoder, halves.data(), count, 2, block);
+    planes.put(encoder, halves.data(), count, 2, next);
   }
 }
 
-std::vector<std::uint8_t> PayloadEncoder::State::Worker::encode(BlockRange range) {
-  std::vector<std::uint8_t> block;
+void PayloadEncoder::State::Worker::put_block(BlockRange range, std::uint8_t*& next) {
   const DType dtype = state.info.dtype;
   if (state.info.kind == PayloadKind::kLossless) {
     const auto* bytes = static_cast<const std::uint8_t*>(state.tensor.data);
-    planes.append(encoder, bytes + range.first * bytes_of(dtype), range.count, bytes_of(dtype),
-                  block);
-    return block;
+    return planes.put(encoder, bytes + range.first * bytes_of(dtype), range.count, bytes_of(dtype),
+                      next);
   }
   with_value_type(dtype, [&]<typename T>() {
     const std::span<const T> values(static_cast<const T*>(state.tensor.data) + range.first,
                                     range.count);
     if (state.info.kind == PayloadKind::kPruned)
-      append_pruned(values, range.first, block);
+      put_pruned(values, range.first, next);
     else
-      append_symbols(values, range.first, block);
+      put_symbols(values, range.first, next);
   });
-  return block;
 }
 
-PayloadEncoder::PayloadEncoder(const TensorView& tensor, const EncodeOptions& options)
+PayloadEncoder::PayloadEncoder(const TensorView& tensor, const EncodeOptions& options,
+                               std::span<std::uint8_t> out)
     : state_(std::make_unique<State>()) {
   kernels::obey_environment();
   State& state = *state_;
   state.tensor = tensor;
   state.options = options;
   state.info = plan_payload(tensor, options);
-  const PayloadInfo& info = state.info;
+  PayloadInfo& info = state.info;
   if (info.model != TableModel::kCounted)
     state.shared = make_shared_table(model_weights(model_parameters(info)));
   const bool has_format = info.kind == PayloadKind::kFloat || (info.kind == PayloadKind::kPruned &&
@@ -158,6 +185,14 @@ PayloadEncoder::PayloadEncoder(const TensorView& tensor, const EncodeOptions& op
         info.dtype, [&]<typename T>() { return make_grid("encode", quantizer, kValueType<T>); });
   }
   state.blocks.resize(info.num_blocks());
+  info.block_bytes.assign(info.num_blocks(), 0);
+  state.header = write_payload_header(info);  // as long as the final one
+  state.room = out;
+  if (out.empty()) {
+    const auto size = static_cast<std::size_t>(encode_bound(tensor));
+    state.own_room = std::make_unique_for_overwrite<std::uint8_t[]>(size);
+    state.room = {state.own_room.get(), size};
+  }
 }
 
 PayloadEncoder::~PayloadEncoder() = default;
@@ -165,9 +200,23 @@ PayloadEncoder::~PayloadEncoder() = default;
 std::size_t PayloadEncoder::num_blocks() const { return state_->blocks.size(); }
 
 void PayloadEncoder::run(std::size_t first, std::size_t last) {
-  State::Worker worker(*state_);
-  for (std::size_t i = first; i < last; ++i)
-    state_->blocks[i] = worker.encode(block_range(state_->info, i));
+  State& state = *state_;
+  State::Worker worker(state);
+  std::uint8_t* next = state.place_of(first);
+  const std::uint8_t* const end =
+      last < num_blocks() ? state.place_of(last) : state.room.data() + state.room.size();
+  for (std::size_t i = first; i < last; ++i) {
+    const BlockRange range = block_range(state.info, i);
+    const std::size_t bound = state.block_bound(range.count);
+    State::Block& block = state.blocks[i];
+    const bool fits = static_cast<std::size_t>(end - next) >= bound;
+    block.own = fits ? nullptr : std::make_unique_for_overwrite<std::uint8_t[]>(bound);
+    std::uint8_t* own_next = block.own.get();
+    std::uint8_t*& to = fits ? next : own_next;
+    const std::uint8_t* const begin = to;
+    worker.put_block(range, to);
+    block.bytes = {begin, to};
+  }
 }
 
 std::size_t PayloadEncoder::finish() {
@@ -176,8 +225,8 @@ std::size_t PayloadEncoder::finish() {
   std::uint64_t body = 0;
   info.block_bytes.clear();
   for (const auto& block : state.blocks) {
-    info.block_bytes.push_back(static_cast<std::uint32_t>(block.size()));
-    body += block.size();
+    info.block_bytes.push_back(static_cast<std::uint32_t>(block.bytes.size()));
+    body += block.bytes.size();
   }
   state.header = write_payload_header(info);
   std::uint64_t size = state.header.size() + body + kChecksumBytes;
@@ -198,16 +247,35 @@ std::size_t PayloadEncoder::finish() {
   return static_cast<std::size_t>(size);
 }
 
+// Whether the blocks can be moved to their places from `to` on, the first one first: none of those
+// in the room lies before its place, where another may be written over it first.
+bool PayloadEncoder::State::can_close_gaps(const std::uint8_t* to) const {
+  for (const Block& block : blocks) {
+    if (block.own == nullptr && block.bytes.data() < to) return false;
+    to += block.bytes.size();
+  }
+  return true;
+}
+
 void PayloadEncoder::write(std::span<std::uint8_t> out) const {
   const State& state = *state_;
   check(out.size() == state.info.payload_bytes, "encode", "room for exactly the payload",
         out.size(), " bytes for ", state.info.payload_bytes);
-  std::uint8_t* to = std::copy(state.header.begin(), state.header.end(), out.data());
+  std::uint8_t* to = out.data() + state.header.size();
   if (state.info.kind == PayloadKind::kRaw) {
     if (state.info.num_bytes() > 0) std::memcpy(to, state.tensor.data, state.info.num_bytes());
+  } else if (out.data() != state.room.data() || state.can_close_gaps(to)) {
+    for (const auto& block : state.blocks) {
+      if (block.bytes.data() != to) std::memmove(to, block.bytes.data(), block.bytes.size());
+      to += block.bytes.size();
+    }
   } else {
-    for (const auto& block : state.blocks) to = std::copy(block.begin(), block.end(), to);
+    std::vector<std::uint8_t> body;
+    for (const auto& block : state.blocks)
+      body.insert(body.end(), block.bytes.begin(), block.bytes.end());
+    std::copy(body.begin(), body.end(), to);
   }
+  std::copy(state.header.begin(), state.header.end(), out.data());
   const std::size_t data_bytes = out.size() - kChecksumBytes;
   const std::uint64_t sum = checksum(out.first(data_bytes));
   for (std::size_t i = 0; i < kChecksumBytes; ++i)
@@ -224,7 +292,7 @@ std::vector<std::uint8_t> encode(const TensorView& tensor, const EncodeOptions& 
 
 std::size_t encode_into(const TensorView& tensor, const EncodeOptions& options,
                         std::span<std::uint8_t> out) {
-  PayloadEncoder encoder(tensor, options);
+  PayloadEncoder encoder(tensor, options, out);
   encoder.run(0, encoder.num_blocks());
   const std::size_t size = encoder.finish();
   check(out.size() >= size, "encode", "room for the payload", out.size(), " bytes for ", size);

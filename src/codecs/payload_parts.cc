@@ -22,26 +22,25 @@ Place place_of(std::size_t plane, std::size_t width) {
 
 }  // namespace
 
-void PlaneEncoder::append(BlockEncoder& encoder, const void* values, std::size_t num_values,
-                          std::size_t width, std::vector<std::uint8_t>& block) {
+void PlaneEncoder::put(BlockEncoder& encoder, const void* values, std::size_t num_values,
+                       std::size_t width, std::uint8_t*& next) {
   if (width == 1) {
     const std::span bytes(static_cast<const std::uint8_t*>(values), num_values);
-    return append_part(encoder.encode(bytes), Place::kLast, block);
+    return put_part(encoder.encode(bytes), Place::kLast, next);
   }
   // Each plane has a byte in front, so that a stored one is a symbol block as it lies.
   const std::size_t stride = num_values + 1;
-  if (planes_.size() < stride * width) planes_.resize(stride * width);
+  std::uint8_t* const memory = planes_.reserve(stride * width);
   std::array<std::uint8_t*, kernels::kMaxPlanes> planes = {};
-  for (std::size_t p = 0; p < width; ++p) planes[p] = planes_.data() + p * stride + 1;
+  for (std::size_t p = 0; p < width; ++p) planes[p] = memory + p * stride + 1;
   kernels::split_planes(values, num_values, width, planes);
-  block.reserve(block.size() + width * (num_values + 5));
   for (std::size_t p = 0; p < width; ++p) {
     const std::span<const std::uint8_t> plane(planes[p], num_values);
     if (worth_coding(plane)) {
-      append_part(encoder.encode(plane), place_of(p, width), block);
+      put_part(encoder.encode(plane), place_of(p, width), next);
     } else {
       planes[p][-1] = static_cast<std::uint8_t>(BlockMethod::kRaw);
-      append_part({planes[p] - 1, stride}, place_of(p, width), block);
+      put_part({planes[p] - 1, stride}, place_of(p, width), next);
     }
   }
 }
@@ -49,7 +48,7 @@ void PlaneEncoder::append(BlockEncoder& encoder, const void* values, std::size_t
 DecodeStatus PlaneDecoder::decode(BlockDecoder& decoder, std::span<const std::uint8_t> block,
                                   std::size_t num_values, std::size_t width, void* values) {
   if (width == 1) return decoder.decode(block, {static_cast<std::uint8_t*>(values), num_values});
-  if (planes_.size() < num_values * width) planes_.resize(num_values * width);
+  std::uint8_t* const memory = planes_.reserve(num_values * width);
   std::array<const std::uint8_t*, kernels::kMaxPlanes> planes = {};
   for (std::size_t p = 0; p < width; ++p) {
     std::span<const std::uint8_t> part;
@@ -60,7 +59,7 @@ DecodeStatus PlaneDecoder::decode(BlockDecoder& decoder, std::span<const std::ui
       planes[p] = part.data() + 1;
       continue;
     }
-    const std::span<std::uint8_t> plane(planes_.data() + p * num_values, num_values);
+    const std::span<std::uint8_t> plane(memory + p * num_values, num_values);
     const DecodeStatus status = decoder.decode(part, plane);
     if (status != DecodeStatus::kOk) return status;
     planes[p] = plane.data();

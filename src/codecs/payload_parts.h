@@ -3,11 +3,12 @@
 #ifndef SLIMGRAD_CODECS_PAYLOAD_PARTS_H_
 #define SLIMGRAD_CODECS_PAYLOAD_PARTS_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "codecs/scratch.h"
 #include "codecs/symbol_block.h"
 #include "codecs/symbol_block_layout.h"
 #include "kernels/byte_planes.h"
@@ -16,13 +17,13 @@ namespace slimgrad {
 
 enum class Place { kInside, kLast };
 
-inline void append_part(std::span<const std::uint8_t> part, Place place,
-                        std::vector<std::uint8_t>& block) {
+// Writes a part at `next`, which moves on. REQUIRES: room for it.
+inline void put_part(std::span<const std::uint8_t> part, Place place, std::uint8_t*& next) {
   if (place == Place::kInside) {
-    block.resize(block.size() + 4);
-    store_u32(block.data() + block.size() - 4, part.size());
+    store_u32(next, part.size());
+    next += 4;
   }
-  block.insert(block.end(), part.begin(), part.end());
+  next = std::copy(part.begin(), part.end(), next);
 }
 
 // Takes the next part off the front of `block`; false if its size is more than there is.
@@ -44,11 +45,15 @@ inline bool take_part(std::span<const std::uint8_t>& block, Place place,
 // that pays. They are the last parts of the block.
 class PlaneEncoder {
  public:
-  void append(BlockEncoder& encoder, const void* values, std::size_t num_values, std::size_t width,
-              std::vector<std::uint8_t>& block);
+  // What put() needs at most: of every plane a size, a method and its bytes.
+  static constexpr std::size_t bound(std::size_t num_values, std::size_t width) {
+    return width * (num_values + 5);
+  }
+  void put(BlockEncoder& encoder, const void* values, std::size_t num_values, std::size_t width,
+           std::uint8_t*& next);
 
  private:
-  std::vector<std::uint8_t> planes_;
+  Scratch<std::uint8_t> planes_;
 };
 
 class PlaneDecoder {
@@ -58,7 +63,7 @@ class PlaneDecoder {
                       std::size_t num_values, std::size_t width, void* values);
 
  private:
-  std::vector<std::uint8_t> planes_;
+  Scratch<std::uint8_t> planes_;
 };
 
 }  // namespace slimgrad

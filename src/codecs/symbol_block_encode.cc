@@ -2,6 +2,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "codecs/scratch.h"
 #include "codecs/symbol_block.h"
 #include "codecs/symbol_block_layout.h"
 #include "kernels/escapes.h"
@@ -25,7 +26,7 @@ SharedTable make_shared_table(const Weights& weights) {
 struct BlockEncoder::State {
   // Buffers of one depth of sparse nesting. The block is built at the end of `scratch`, backwards.
   struct Level {
-    std::vector<std::uint8_t> masks, others, scratch;
+    Scratch<std::uint8_t> masks, others, scratch;
   };
 
   EntropyCoder coder;
@@ -33,7 +34,8 @@ struct BlockEncoder::State {
   RansEncodeTable rans, shared_rans;
   HuffmanEncodeTable huffman, shared_huffman;
   std::array<Level, kMaxSparseDepth + 1> levels;
-  std::vector<std::uint8_t> sample, escapes;
+  std::vector<std::uint8_t> sample;
+  Scratch<std::uint8_t> escapes;
 
   std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols, int depth);
   ByteCounts count(std::span<const std::uint8_t> symbols, CountedFrom& from);
@@ -51,10 +53,8 @@ struct BlockEncoder::State {
 
 namespace {
 
-// A buffer that only grows: its old contents do not matter.
-std::span<std::uint8_t> at_least(std::vector<std::uint8_t>& buffer, std::size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-  return buffer;
+std::span<std::uint8_t> at_least(Scratch<std::uint8_t>& buffer, std::size_t size) {
+  return {buffer.reserve(size), size};
 }
 
 // Whether to take a symbol out as a mask. Below 60 % that saves no time, as n / 8 masks and the

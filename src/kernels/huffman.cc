@@ -20,13 +20,19 @@ static_assert(std::endian::native == std::endian::little, "bits are stored as th
 
 constexpr int kPerLoad = 5;  // symbols that one 64-bit word surely holds
 constexpr std::size_t kRound = kPerLoad * kHuffmanStreams;
-constexpr std::size_t kTileRounds = 96;  // 3840 symbols: they stay in the L1 cache for all streams
+constexpr std::size_t kTileRounds = 96;  // 3072 symbols: they stay in the L1 cache for all streams
 
+// Words enter at the top and push those before them down, so that the first ends up lowest.
 struct Writer {
-  std::uint64_t bits = 0;
-  std::uint64_t count = 0;  // bits not yet stored, below 8 between rounds
+  std::uint64_t bits = 0;   // the highest `count` are those not yet stored
+  std::uint64_t count = 0;  // in the lowest byte, below 8 between rounds
   std::uint8_t* next = nullptr;
 };
+// With the words come their lengths, into the lowest four bits. Four words and seven bits that were
+// left over stay above them.
+constexpr int kPerStore = 4;
+static_assert(7 + kPerStore * kMaxHuffmanBits <= 60);
+constexpr std::size_t kWriteRound = kPerStore * kHuffmanStreams;
 
 struct Reader {
   const std::uint8_t* begin;
@@ -99,26 +105,28 @@ HWY_INLINE std::uint64_t next_bits(std::uint64_t bits) {
 }
 
 HWY_INLINE void put(Writer& w, const HuffmanEncodeTable& table, std::uint8_t symbol) {
-  w.bits |= table.code[symbol] << w.count;
-  w.count += table.length[symbol];
+  const std::uint64_t entry = table.entries[symbol];
+  w.bits = w.bits >> (entry & 63) | entry;  // the bits from 4 to 5 of an entry are 0
+  w.count += entry;
 }
 
 HWY_INLINE void flush(Writer& w) {
-  std::memcpy(w.next, &w.bits, 8);
-  w.next += w.count / 8;
-  w.bits >>= w.count & ~std::uint64_t{7};
-  w.count %= 8;
+  const std::uint64_t count = w.count & 63;
+  const std::uint64_t bits = w.bits >> ((64 - count) & 63);
+  std::memcpy(w.next, &bits, 8);
+  w.next += count / 8;
+  w.count = count % 8;
 }
 
-// Rounds of five symbols of each stream, two streams at a time so that their chains overlap.
+// Rounds of four symbols of each stream, two streams at a time so that their chains overlap.
 HWY_INLINE void write_rounds(const std::uint8_t* symbols, std::size_t num_rounds,
                              const HuffmanEncodeTable& table, Writer* writers) {
   for (int s = 0; s < kHuffmanStreams; s += 2) {
     Writer a = writers[s], b = writers[s + 1];
     const std::uint8_t* from = symbols + s;
-    for (std::size_t r = 0; r < num_rounds; ++r, from += kRound) {
-#pragma GCC unroll 5
-      for (int k = 0; k < kPerLoad; ++k) {
+    for (std::size_t r = 0; r < num_rounds; ++r, from += kWriteRound) {
+#pragma GCC unroll 4
+      for (int k = 0; k < kPerStore; ++k) {
         put(a, table, from[k * kHuffmanStreams]);
         put(b, table, from[k * kHuffmanStreams + 1]);
       }
@@ -136,10 +144,11 @@ std::size_t encode(std::span<const std::uint8_t> symbols, const HuffmanEncodeTab
   std::uint8_t* const first = out.data() + kHuffmanSizeBytes;
   Writer writers[kHuffmanStreams];
   for (int s = 0; s < kHuffmanStreams; ++s) writers[s].next = first + s * room;
-  const std::size_t rounds = symbols.size() / kRound;
+  const std::size_t rounds = symbols.size() / kWriteRound;
   for (std::size_t r = 0; r < rounds; r += kTileRounds)
-    write_rounds(symbols.data() + r * kRound, std::min(kTileRounds, rounds - r), table, writers);
-  for (std::size_t i = rounds * kRound; i < symbols.size(); ++i) {
+    write_rounds(symbols.data() + r * kWriteRound, std::min(kTileRounds, rounds - r), table,
+                 writers);
+  for (std::size_t i = rounds * kWriteRound; i < symbols.size(); ++i) {
     Writer& w = writers[i % kHuffmanStreams];
     put(w, table, symbols[i]);
     flush(w);

@@ -28,9 +28,9 @@ inline constexpr std::size_t kHuffmanSizeBytes = 4 * (kHuffmanStreams - 1);
 using HuffmanLengths = std::array<std::uint8_t, 256>;
 
 struct HuffmanEncodeTable {
-  // In 64 bits, so that shifting and adding take them straight from memory.
-  std::array<std::uint64_t, 256> code;  // the first bit lowest
-  std::array<std::uint64_t, 256> length;
+  // The code word, its last bit highest, in the highest bits; its length in the lowest ones. So one
+  // load has both, and an accumulator can be shifted by it, OR-ed with it and counted with it.
+  alignas(64) std::array<std::uint64_t, 256> entries;
 };
 
 struct HuffmanDecodeTable {

@@ -36,10 +36,8 @@ bool is_valid(const HuffmanLengths& lengths) noexcept {
 
 void build_encode_table(const HuffmanLengths& lengths, HuffmanEncodeTable& table) noexcept {
   const CanonicalCode code = canonical_code(lengths);
-  for (int s = 0; s < 256; ++s) {
-    table.code[s] = code.word[s];
-    table.length[s] = lengths[s];
-  }
+  for (int s = 0; s < 256; ++s)
+    table.entries[s] = std::uint64_t{code.word[s]} << ((64 - lengths[s]) % 64) | lengths[s];
 }
 
 void build_decode_table(const HuffmanLengths& lengths, HuffmanDecodeTable& table) noexcept {

@@ -82,20 +82,18 @@ HWY_INLINE __m128i look_up_four(const std::uint32_t* HWY_RESTRICT table, std::si
   return insert<3>(insert<2>(insert<1>(first, table, i1), table, i2), table, i3);
 }
 
-// table[index[0]], ... by eight loads of the kind above; a gather instruction has 39
-// micro-operations on the CPU that this was tuned on (Zen 3). The indices come out as four 64-bit
-// words: eight extractions, or a way through memory, take longer.
+// The table's entries at eight indices, by eight loads of the kind above; a gather instruction has
+// 39 micro-operations on the CPU that this was tuned on (Zen 3). The indices come from memory as
+// four words of 64 bits: eight loads of 32 bits, or taking them out of a vector register, take
+// longer.
 // REQUIRES: three entries before and after those looked up can be read.
-HWY_INLINE V32 gather(const std::uint32_t* HWY_RESTRICT table, V32 index) {
-  const __m128i low = _mm256_castsi256_si128(index.raw);
-  const __m128i high = _mm256_extracti128_si256(index.raw, 1);
-  const auto a = static_cast<std::uint64_t>(_mm_cvtsi128_si64(low));
-  const auto b = static_cast<std::uint64_t>(_mm_extract_epi64(low, 1));
-  const auto c = static_cast<std::uint64_t>(_mm_cvtsi128_si64(high));
-  const auto e = static_cast<std::uint64_t>(_mm_extract_epi64(high, 1));
+HWY_INLINE V32 look(const std::uint32_t* HWY_RESTRICT table, const std::uint32_t (&index)[8]) {
+  std::uint64_t i[4];
+  std::memcpy(i, index, sizeof(i));
   constexpr std::uint64_t kLow = 0xffffffff;
-  return V32{_mm256_set_m128i(look_up_four(table, c & kLow, c >> 32, e & kLow, e >> 32),
-                              look_up_four(table, a & kLow, a >> 32, b & kLow, b >> 32))};
+  return V32{
+      _mm256_set_m128i(look_up_four(table, i[2] & kLow, i[2] >> 32, i[3] & kLow, i[3] >> 32),
+                       look_up_four(table, i[0] & kLow, i[0] >> 32, i[1] & kLow, i[1] >> 32))};
 }
 
 // floor(x / f) 2^n + x mod f + start. As x < f 2^(31-n) and n = 12, the quotient is below 2^19;
@@ -171,16 +169,15 @@ std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
 // the mask and the blend look at signs only, so no comparison is needed.
 HWY_INLINE V32 refill(V32 x, const std::uint8_t*& next) {
   const D32 d;
-  const DF32 df;
   const hn::FixedTag<std::uint8_t, 32> d8;
-  const auto below = hn::MaskFromVec(hn::BitCast(df, hn::Sub(x, hn::Set(d, kRansLow))));
-  std::uint8_t set[8];  // Highway writes one byte and wants room for eight
-  hn::StoreMaskBits(df, below, set);
-  const auto shuffle = hn::Load(d8, kTake.index[set[0]]);
+  const __m256 below = _mm256_castsi256_ps(hn::Sub(x, hn::Set(d, kRansLow)).raw);
+  const auto set = static_cast<unsigned>(_mm256_movemask_ps(below));
+  const auto shuffle = hn::Load(d8, kTake.index[set]);
   const V32 word = hn::BitCast(d, hn::TableLookupBytes(hn::LoadDup128(d8, next), shuffle));
-  next += 2 * hwy::PopCount(set[0]);
+  next += 2 * hwy::PopCount(set);
   const V32 full = hn::Or(hn::ShiftLeft<16>(x), word);
-  return hn::BitCast(d, hn::IfThenElse(below, hn::BitCast(df, full), hn::BitCast(df, x)));
+  return V32{_mm256_castps_si256(
+      _mm256_blendv_ps(_mm256_castsi256_ps(x.raw), _mm256_castsi256_ps(full.raw), below))};
 }
 
 // One stream being decoded: its states, what is left of its words and of its output. The loops
@@ -211,39 +208,44 @@ struct Stream {
 constexpr std::ptrdiff_t kGroupBytes = 64;
 constexpr std::size_t kAhead = 512;  // bytes of output
 
-HWY_INLINE V32 look(const std::uint32_t* slots, V32 x) {
-  return gather(slots, hn::And(x, hn::Set(D32(), kRansTotal - 1)));
+// The slots of the four vectors of a stream.
+using Indices = std::uint32_t[4][8];
+
+HWY_INLINE void store_index(V32 x, std::uint32_t (&index)[8]) {
+  hn::Store(hn::And(x, hn::Set(D32(), kRansTotal - 1)), D32(), index);
 }
 
-HWY_INLINE void pop(V32& x, V32 entry, const std::uint8_t*& next) {
+HWY_INLINE void pop(V32& x, V32 entry, const std::uint8_t*& next, std::uint32_t (&index)[8]) {
   const V32 field = hn::Set(D32(), 0xfff);
   const V32 frequency = hn::And(hn::ShiftRight<12>(entry), field);
   const V32 rest = hn::And(entry, field);
   x = refill(hn::Add(hn::Mul(frequency, hn::ShiftRight<kRansBits>(x)), rest), next);
+  store_index(x, index);
 }
 
+// The highest byte of e_v becomes byte v of each word.
 HWY_INLINE void store_symbols(V32 e0, V32 e1, V32 e2, V32 e3, std::uint8_t* out) {
-  const D32 d;
-  const hn::FixedTag<std::uint8_t, 32> d8;
-  const V32 low =
-      hn::Or(hn::ShiftRight<24>(e0), hn::And(hn::ShiftRight<16>(e1), hn::Set(d, 0xff00)));
-  const V32 high = hn::Or(hn::And(hn::ShiftRight<8>(e2), hn::Set(d, 0xff0000)),
-                          hn::And(e3, hn::Set(d, 0xff000000u)));
-  hn::StoreU(hn::BitCast(d8, hn::Or(low, high)), d8, out);
+  const __m256i even = _mm256_blend_epi16(e2.raw, _mm256_srli_epi32(e0.raw, 16), 0x55);
+  const __m256i odd = _mm256_blend_epi16(e3.raw, _mm256_srli_epi32(e1.raw, 16), 0x55);
+  const __m256i high = _mm256_and_si256(odd, _mm256_set1_epi16(static_cast<short>(0xff00)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
+                      _mm256_or_si256(_mm256_srli_epi16(even, 8), high));
 }
 
 HWY_INLINE void decode_one(const std::uint32_t* slots, Stream& s) {
   V32 x0 = s.load(0), x1 = s.load(1), x2 = s.load(2), x3 = s.load(3);
+  alignas(32) Indices i;
+  store_index(x0, i[0]), store_index(x1, i[1]), store_index(x2, i[2]), store_index(x3, i[3]);
   const std::uint8_t* next = s.next;
   const std::size_t most = s.left / kRansStates;
   std::size_t g = 0;
   for (; g < most && s.end - next >= kGroupBytes; ++g) {
-    const V32 e0 = look(slots, x0), e1 = look(slots, x1);
-    const V32 e2 = look(slots, x2), e3 = look(slots, x3);
-    pop(x0, e0, next);
-    pop(x1, e1, next);
-    pop(x2, e2, next);
-    pop(x3, e3, next);
+    const V32 e0 = look(slots, i[0]), e1 = look(slots, i[1]);
+    const V32 e2 = look(slots, i[2]), e3 = look(slots, i[3]);
+    pop(x0, e0, next, i[0]);
+    pop(x1, e1, next, i[1]);
+    pop(x2, e2, next, i[2]);
+    pop(x3, e3, next, i[3]);
     store_symbols(e0, e1, e2, e3, s.out + g * kRansStates);
   }
   s.store(x0, x1, x2, x3);
@@ -256,7 +258,11 @@ HWY_INLINE void decode_one(const std::uint32_t* slots, Stream& s) {
 HWY_INLINE void decode_two(const std::uint32_t* slots, Stream& s, Stream& t) {
   V32 x0 = s.load(0), x1 = s.load(1), x2 = s.load(2), x3 = s.load(3);
   V32 y0 = t.load(0), y1 = t.load(1), y2 = t.load(2), y3 = t.load(3);
-  V32 f0 = look(slots, y0), f1 = look(slots, y1), f2 = look(slots, y2), f3 = look(slots, y3);
+  alignas(32) Indices i, j;
+  store_index(x0, i[0]), store_index(x1, i[1]), store_index(x2, i[2]), store_index(x3, i[3]);
+  store_index(y0, j[0]), store_index(y1, j[1]), store_index(y2, j[2]), store_index(y3, j[3]);
+  V32 f0 = look(slots, j[0]), f1 = look(slots, j[1]);
+  V32 f2 = look(slots, j[2]), f3 = look(slots, j[3]);
   const std::uint8_t *s_next = s.next, *t_next = t.next;
   const std::uint8_t *const s_end = s.end, *const t_end = t.end;
   std::uint8_t *const s_out = s.out, *const t_out = t.out;
@@ -266,23 +272,23 @@ HWY_INLINE void decode_two(const std::uint32_t* slots, Stream& s, Stream& t) {
     // The outputs are too far apart and too slow for the CPU to notice that they grow.
     hwy::Prefetch(s_out + g * kRansStates + kAhead);
     hwy::Prefetch(t_out + g * kRansStates + kAhead);
-    const V32 e0 = look(slots, x0);
-    pop(y0, f0, t_next);
-    const V32 e1 = look(slots, x1);
-    pop(y1, f1, t_next);
-    const V32 e2 = look(slots, x2);
-    pop(y2, f2, t_next);
-    const V32 e3 = look(slots, x3);
-    pop(y3, f3, t_next);
+    const V32 e0 = look(slots, i[0]);
+    pop(y0, f0, t_next, j[0]);
+    const V32 e1 = look(slots, i[1]);
+    pop(y1, f1, t_next, j[1]);
+    const V32 e2 = look(slots, i[2]);
+    pop(y2, f2, t_next, j[2]);
+    const V32 e3 = look(slots, i[3]);
+    pop(y3, f3, t_next, j[3]);
     store_symbols(f0, f1, f2, f3, t_out + g * kRansStates);
-    f0 = look(slots, y0);
-    pop(x0, e0, s_next);
-    f1 = look(slots, y1);
-    pop(x1, e1, s_next);
-    f2 = look(slots, y2);
-    pop(x2, e2, s_next);
-    f3 = look(slots, y3);
-    pop(x3, e3, s_next);
+    f0 = look(slots, j[0]);
+    pop(x0, e0, s_next, i[0]);
+    f1 = look(slots, j[1]);
+    pop(x1, e1, s_next, i[1]);
+    f2 = look(slots, j[2]);
+    pop(x2, e2, s_next, i[2]);
+    f3 = look(slots, j[3]);
+    pop(x3, e3, s_next, i[3]);
     store_symbols(e0, e1, e2, e3, s_out + g * kRansStates);
   }
   s.store(x0, x1, x2, x3);

@@ -1,9 +1,11 @@
 // The ops encode, decode and inspect: tensors as payloads, on the CPU. How long a payload is
 // depends on the values, and the shape of what it holds on its bytes; so what torch.compile needs
 // to know of them is in Python (coding.py), where there are sizes that are not known yet.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -57,10 +59,10 @@ at::ScalarType scalar_type_of(DType dtype) {
   return at::kChar;
 }
 
-at::Tensor encode_cpu(const at::Tensor& x, std::string_view mode, std::int64_t bits,
-                      std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
-                      double threshold, std::string_view survivors, std::string_view coder,
-                      std::string_view model, std::string_view rounding, std::int64_t seed) {
+EncodeOptions encode_options(std::string_view mode, std::int64_t bits, std::int64_t exponent_bits,
+                             std::int64_t mantissa_bits, double scale, double threshold,
+                             std::string_view survivors, std::string_view coder,
+                             std::string_view model, std::string_view rounding, std::int64_t seed) {
   const Quantizer quantizer = quantizer_of(exponent_bits, mantissa_bits, 1.0, rounding, "zero");
   EncodeOptions options;
   options.kind = parse_payload_kind(mode);
@@ -73,19 +75,62 @@ at::Tensor encode_cpu(const at::Tensor& x, std::string_view mode, std::int64_t b
   options.seed = static_cast<std::uint64_t>(seed);
   options.survivors = parse_survivors(survivors);
   options.threshold = threshold;
-  const at::Tensor in = x.contiguous();
-  TensorView view = {in.const_data_ptr(), dtype_of(x), {}};
-  for (const std::int64_t length : in.sizes())
+  return options;
+}
+
+TensorView view_of(const at::Tensor& x) {
+  TensorView view = {x.const_data_ptr(), dtype_of(x), {}};
+  for (const std::int64_t length : x.sizes())
     view.shape.push_back(static_cast<std::uint64_t>(length));
-  PayloadEncoder encoder(view, options);
-  at::parallel_for(0, static_cast<std::int64_t>(encoder.num_blocks()), 1,
+  return view;
+}
+
+// Runs all blocks of an encoder or decoder on torch's threads.
+template <typename Run>
+void run_blocks(std::size_t num_blocks, const Run& run) {
+  at::parallel_for(0, static_cast<std::int64_t>(num_blocks), 1,
                    [&](std::int64_t first, std::int64_t last) {
-                     encoder.run(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
+                     run(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
                    });
+}
+
+at::Tensor encode_cpu(const at::Tensor& x, std::string_view mode, std::int64_t bits,
+                      std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
+                      double threshold, std::string_view survivors, std::string_view coder,
+                      std::string_view model, std::string_view rounding, std::int64_t seed) {
+  const at::Tensor in = x.contiguous();
+  PayloadEncoder encoder(view_of(in),
+                         encode_options(mode, bits, exponent_bits, mantissa_bits, scale, threshold,
+                                        survivors, coder, model, rounding, seed));
+  run_blocks(encoder.num_blocks(), [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
   const at::Tensor payload = at::empty({static_cast<std::int64_t>(encoder.finish())},
                                        at::TensorOptions().dtype(at::kByte));
   encoder.write(mutable_elements<std::uint8_t>(payload));
   return payload;
+}
+
+// Returns the size of the payload, a scalar: what changes an argument may not return a part of it.
+at::Tensor encode_into_cpu(const at::Tensor& x, std::string_view kind, std::int64_t bits,
+                           std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
+                           double threshold, std::string_view survivors, std::string_view coder,
+                           std::string_view model, std::string_view rounding, std::int64_t seed,
+                           const at::Tensor& out) {
+  check(out.scalar_type() == at::kByte && out.dim() == 1 && out.is_contiguous(), "encode",
+        "out to be a contiguous uint8 tensor of one dimension", c10::toString(out.scalar_type()),
+        " with ", out.dim(), " dimensions", out.is_contiguous() ? "" : ", not contiguous");
+  at::assert_no_overlap(out, x);
+  const at::Tensor in = x.contiguous();
+  const std::span<std::uint8_t> room = mutable_elements<std::uint8_t>(out);
+  PayloadEncoder encoder(view_of(in),
+                         encode_options(kind, bits, exponent_bits, mantissa_bits, scale, threshold,
+                                        survivors, coder, model, rounding, seed),
+                         room);
+  run_blocks(encoder.num_blocks(), [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
+  const std::size_t size = encoder.finish();
+  check(size <= room.size(), "encode", "room for the payload in out", room.size(), " bytes for ",
+        size);
+  encoder.write(room.first(size));
+  return at::scalar_tensor(static_cast<std::int64_t>(size), at::TensorOptions().dtype(at::kLong));
 }
 
 void check_payload(const at::Tensor& payload, const char* op) {
@@ -100,23 +145,52 @@ std::vector<std::int64_t> order_reversed(std::int64_t num_dims) {
   return order;
 }
 
+std::vector<std::int64_t> sizes_of(const PayloadInfo& info) {
+  return {info.shape.begin(), info.shape.end()};
+}
+
+// The tensor whose contiguous memory has the values in the payload's order: in Fortran order that
+// is the transpose.
+at::Tensor in_payload_order(const at::Tensor& x, const PayloadInfo& info) {
+  return info.fortran_order ? x.permute(order_reversed(x.dim())) : x;
+}
+
+void decode_blocks(const PayloadDecoder& decoder, const at::Tensor& out) {
+  const std::span<std::uint8_t> to(static_cast<std::uint8_t*>(out.mutable_data_ptr()),
+                                   static_cast<std::size_t>(out.nbytes()));
+  run_blocks(decoder.num_blocks(),
+             [&](std::size_t i, std::size_t end) { decoder.run(i, end, to); });
+}
+
 at::Tensor decode_cpu(const at::Tensor& payload) {
   check_payload(payload, "decode");
   const at::Tensor bytes = payload.contiguous();
   const PayloadDecoder decoder(elements<std::uint8_t>(bytes));
   const PayloadInfo& info = decoder.info();
-  std::vector<std::int64_t> sizes(info.shape.begin(), info.shape.end());
+  std::vector<std::int64_t> sizes = sizes_of(info);
   if (info.fortran_order) std::reverse(sizes.begin(), sizes.end());
   const at::Tensor out = at::empty(sizes, at::TensorOptions().dtype(scalar_type_of(info.dtype)));
-  const std::span<std::uint8_t> to(static_cast<std::uint8_t*>(out.mutable_data_ptr()),
-                                   static_cast<std::size_t>(out.nbytes()));
-  at::parallel_for(0, static_cast<std::int64_t>(decoder.num_blocks()), 1,
-                   [&](std::int64_t first, std::int64_t last) {
-                     decoder.run(static_cast<std::size_t>(first), static_cast<std::size_t>(last),
-                                 to);
-                   });
-  // Fortran order is the order of the transpose.
-  return info.fortran_order ? out.permute(order_reversed(out.dim())) : out;
+  decode_blocks(decoder, out);
+  return in_payload_order(out, info);
+}
+
+void decode_into_cpu(const at::Tensor& payload, const at::Tensor& out) {
+  check_payload(payload, "decode");
+  at::assert_no_overlap(out, payload);
+  const at::Tensor bytes = payload.contiguous();
+  const PayloadDecoder decoder(elements<std::uint8_t>(bytes));
+  const PayloadInfo& info = decoder.info();
+  const std::vector<std::int64_t> sizes = sizes_of(info);
+  check(out.scalar_type() == scalar_type_of(info.dtype) && out.sizes() == at::IntArrayRef(sizes),
+        "decode", "out of the payload's type and shape", c10::toString(out.scalar_type()), ' ',
+        out.sizes(), " for ", c10::toString(scalar_type_of(info.dtype)), ' ',
+        at::IntArrayRef(sizes));
+  const at::Tensor to = in_payload_order(out, info);
+  check(to.is_contiguous(), "decode",
+        info.fortran_order ? "out whose transpose is contiguous, as the payload is in Fortran order"
+                           : "out to be contiguous",
+        "strides of ", out.strides());
+  decode_blocks(decoder, to);
 }
 
 using Inspected =
@@ -149,12 +223,14 @@ Inspected inspect_cpu(const at::Tensor& payload) {
 
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
   m.impl("encode", ValueErrors<&encode_cpu>::call);
+  m.impl("encode_into", ValueErrors<&encode_into_cpu>::call);
   m.impl("decode", ValueErrors<&decode_cpu>::call);
+  m.impl("decode_into", ValueErrors<&decode_into_cpu>::call);
   m.impl("inspect", ValueErrors<&inspect_cpu>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
-  m.impl("encode", no_gradient());
-  m.impl("decode", no_gradient());
+  for (const char* const name : {"encode", "encode_into", "decode", "decode_into"})
+    m.impl(name, no_gradient());
 }
 
 }  // namespace slimgrad::torch_ops

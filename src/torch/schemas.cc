@@ -73,7 +73,13 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "encode(Tensor x, str mode, int bits, int exponent_bits, int mantissa_bits, float scale, "
       "float threshold, str survivors, str coder, str model, str rounding, int seed) -> Tensor");
+  m.def(  // torch.compile passes arguments by name, and has other uses for "mode" then
+      "encode_into(Tensor x, str kind, int bits, int exponent_bits, int mantissa_bits, float "
+      "scale, "
+      "float threshold, str survivors, str coder, str model, str rounding, int seed, "
+      "Tensor(a!) out) -> Tensor");
   m.def("decode(Tensor payload) -> Tensor");
+  m.def("decode_into(Tensor payload, Tensor(a!) out) -> ()");
   m.def(
       "inspect(Tensor payload) "
       "-> (str, str, int[], float, int[], str, float[], str)");

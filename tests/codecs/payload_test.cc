@@ -320,6 +320,34 @@ TEST(Payload, BlocksInAnyOrderGiveTheSameBytes) {
   EXPECT_EQ(back, decode(payload));
 }
 
+// Whatever the room: blocks that do not fit have memory of their own, and blocks that grew push the
+// others on. Noise first, so that the first blocks are longer than their values.
+TEST(Payload, BlocksCodedInPlaceGiveTheSameBytes) {
+  constexpr std::size_t num_noise = 20'000;
+  std::mt19937_64 random(1);
+  Bytes values(60'000, 7);
+  for (std::size_t i = 0; i < num_noise; ++i) values[i] = static_cast<std::uint8_t>(random());
+  const EncodeOptions options = {.block_log2 = 12};
+  const TensorView tensor = view(values, DType::kInt8);
+  const Bytes expected = encode(tensor, options);
+  ASSERT_LT(expected.size(), values.size());
+  ASSERT_GT(expected.size(), num_noise);
+  for (const std::size_t room : {expected.size(), expected.size() + 1, num_noise + 4096,
+                                 static_cast<std::size_t>(encode_bound(tensor))}) {
+    Bytes out(room);
+    EXPECT_EQ(encode_into(tensor, options, out), expected.size());
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), out.begin())) << room;
+    for (const std::size_t blocks_a_run : {1, 3, 7}) {
+      PayloadEncoder encoder(tensor, options, out);
+      const std::size_t num_blocks = encoder.num_blocks();
+      for (std::size_t i = 0; i < num_blocks; i += blocks_a_run)
+        encoder.run(i, std::min(i + blocks_a_run, num_blocks));
+      encoder.write(std::span(out).first(encoder.finish()));
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), out.begin())) << room;
+    }
+  }
+}
+
 TEST(Payload, EveryCpuTargetWritesTheSameBytesAndReadsThem) {
   kernels::select_kernel_set("scalar");
   const std::vector<NamedPayload> expected = payloads_of_every_kind(70'001);

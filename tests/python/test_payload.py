@@ -113,9 +113,70 @@ def test_ops_are_registered_as_torch_asks():
     for mode in ["lossless", "uniform"]:
         arguments = (x, mode, 8, 4, 3, 0.0, 0.0, "exact", "rans", "counted", "nearest", 0)
         torch.library.opcheck(op, arguments)
+        room = torch.empty(x.nbytes + 64, dtype=torch.uint8)
+        torch.library.opcheck(torch.ops.slimgrad.encode_into, (*arguments, room))
     payload = sg.encode(x)
+    torch.library.opcheck(torch.ops.slimgrad.decode_into, (payload, torch.empty_like(x)))
     checks = ("test_schema", "test_autograd_registration")
     torch.library.opcheck(torch.ops.slimgrad.decode, (payload,), test_utils=checks)
+
+
+def test_out_is_used_again_and_again():
+    room = torch.empty(4 * 300_000 + 64, dtype=torch.uint8)
+    values = torch.empty(300_000)
+    for seed, mode in enumerate(["lossless", "uniform", "float", "pruned"]):
+        x = sg.prune(gradient(300_000, seed), 1e-4, seed=1)
+        payload = sg.encode(x, mode=mode, out=room)
+        assert payload.data_ptr() == room.data_ptr()
+        assert torch.equal(payload, sg.encode(x, mode=mode))
+        assert torch.equal(payload, sg.encode(x, mode=mode, out=torch.empty_like(payload)))
+        assert sg.decode(payload, out=values) is values
+        assert same_bits(values, sg.decode(payload))
+
+
+@pytest.mark.parametrize("num_bytes", [1, 4096, 5000, 200_000])
+def test_out_of_what_does_not_get_smaller(num_bytes):
+    noise = torch.randint(-128, 128, (num_bytes,), dtype=torch.int8)
+    room = torch.empty(num_bytes + 64, dtype=torch.uint8)
+    assert torch.equal(sg.decode(sg.encode(noise, out=room)), noise)
+
+
+def test_an_out_that_does_not_fit_raises_value_error():
+    x = gradient(10_000).view(100, 100)
+    payload = sg.encode(x)
+    size = payload.numel()
+    for bad, text in [
+        (torch.empty(size - 1, dtype=torch.uint8), f"got {size - 1} bytes for {size}"),
+        (torch.empty(0, dtype=torch.uint8), "got 0 bytes"),
+        (torch.empty(50_000), "got Float with 1 dimensions"),
+        (torch.empty(1, 50_000, dtype=torch.uint8), "got Byte with 2 dimensions"),
+        (torch.empty(99_999, dtype=torch.uint8)[::2], "not contiguous"),
+    ]:
+        with pytest.raises(ValueError, match=r"^\[encode\] expected .*out") as caught:
+            sg.encode(x, out=bad)
+        assert text in str(caught.value)
+    for bad, text in [
+        (torch.empty(100, 100, dtype=torch.float64), r"got Double \[100, 100\] for Float"),
+        (torch.empty(10_000), r"got Float \[10000\] for Float \[100, 100\]"),
+        (torch.empty(100, 100).t(), "contiguous, got strides of"),
+    ]:
+        with pytest.raises(ValueError, match=r"^\[decode\] expected out") as caught:
+            sg.decode(payload, out=bad)
+        assert re.search(text, str(caught.value))
+    with pytest.raises(sg.PayloadError):
+        sg.decode(payload[:-1], out=torch.empty(100, 100))
+    whole = torch.zeros(100_000, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        sg.encode(whole[:40_000].view(torch.float32), out=whole)
+
+
+def test_decode_into_a_tensor_compiles_into_one_graph():
+    @torch.compile(fullgraph=True)
+    def doubled(payload, out):
+        return 2 * sg.decode(payload, out=out)
+
+    x = gradient(5000)
+    assert torch.equal(doubled(sg.encode(x), torch.empty(5000)), 2 * x)
 
 
 def test_encode_compiles_into_one_graph():
