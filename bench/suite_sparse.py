@@ -118,7 +118,7 @@ def run(quick: bool) -> list[Row]:
     shapes = [Conv(16, 8, 16, batch=2), Linear(64, 32, 32)] if quick else SHAPES
     for layer in shapes:
         for product in PRODUCTS:
-            rows += product_rows(layer, product, SPARSITIES, 0.1 if quick else 1.5)
+            rows += product_rows(layer, product, SPARSITIES, 0.1 if quick else 2.5)
     for product in PRODUCTS:
         rows += product_rows(shapes[0], product, CURVE, 0.1 if quick else 3.0, "curve: ")
     return rows

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -120,7 +119,9 @@ def main() -> None:
         print(f"{name:24} {run.curve[-1][1]:8.4f} {run.seconds:8.1f} {shown:>9}")
     if arguments.out:
         record = {
-            "command": "python -m bench.time_to_accuracy " + " ".join(sys.argv[1:]),
+            "command": "python -m bench.time_to_accuracy --data DIR"
+            f" --images {arguments.images} --epochs {arguments.epochs} --batch {arguments.batch}"
+            f" --width {arguments.width} --seed {arguments.seed}",
             "goal": goal,
             "curves": {name: run.curve for name, run in runs.items()},
         }

@@ -99,6 +99,7 @@ ByteSet rare_symbols(const RansFrequencies& frequencies) {
 // Counting takes a third as long as coding, and 64 Ki symbols tell the frequencies well enough:
 // with m of them, and k in use, the code is about k / (2 m ln 2) bits a symbol longer, 0.001 here.
 constexpr std::size_t kSampleRun = 256, kSampleRuns = 256, kSample = kSampleRun * kSampleRuns;
+constexpr double kNearlyRawBits = 7.5;  // a symbol
 
 }  // namespace
 
@@ -148,6 +149,9 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
   }
   const double counted = from == CountedFrom::kSample ? kSample : symbols.size();
   const double bits = coded_bits(weights, frequencies) * (symbols.size() / counted);
+  // Where there is little to gain, what a sample loses is a large part of it.
+  if (from == CountedFrom::kSample && bits > kNearlyRawBits * static_cast<double>(symbols.size()))
+    return encode_rans(symbols, count_bytes(symbols), CountedFrom::kAll, use_shared, level);
   const bool paired = bits >= 8.0 * kPairedBytes;
   std::array<std::uint8_t, kMaxBlockHeader> header;
   std::size_t header_size = 1;

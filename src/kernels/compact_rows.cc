@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <vector>
 
 #include <slimgrad/half.h>
 
@@ -214,9 +215,26 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
     compact_all<false>(Unpruned(), drawing, rows, blocks);
 }
 
+#elif HWY_TARGET != HWY_SCALAR
+
+// Vectors of four are not worth tables of their own; but draws by vectors are worth a buffer.
+template <typename T>
+void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
+                    std::span<const CompactBlock> blocks) {
+  if (!plan.prunes) return compact_rows_scalar(plan, rows, blocks);
+  static thread_local std::vector<T> buffer;
+  const auto size = static_cast<std::size_t>(rows.count * rows.columns);
+  const std::uint64_t begin = rows.first_index / kDrawnElements * kDrawnElements;
+  const auto before = static_cast<std::size_t>(rows.first_index - begin);
+  buffer.assign(before, T{});
+  buffer.insert(buffer.end(), rows.data, rows.data + size);
+  apply_values(plan, buffer.data(), buffer.data(), buffer.size(), begin);
+  const MatrixRows<T> pruned{buffer.data() + before, rows.count, rows.columns, rows.first_index};
+  compact_rows_scalar(Plan{}, pruned, blocks);
+}
+
 #else
 
-// Vectors of four are not worth tables of their own.
 template <typename T>
 void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
                     std::span<const CompactBlock> blocks) {

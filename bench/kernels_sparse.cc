@@ -1,0 +1,104 @@
+// What bounds the products of a sparse backward pass, one thread: how fast sums of picked rows run
+// from a tile of a given size, in multiply-adds of eight values a second, and what pruning and
+// compaction cost.
+#include <benchmark/benchmark.h>
+#include <hwy/aligned_allocator.h>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "kernels/apply.h"
+#include "kernels/compact_rows.h"
+#include "kernels/sparse_sums.h"
+
+namespace slimgrad {
+namespace {
+
+using kernels::Run;
+using kernels::Sum;
+
+// Rows of 64 columns, picked at random; totals that come from the second-level cache and go there.
+void sums_from_tile(benchmark::State& state) {
+  constexpr int kEights = 8;
+  constexpr std::int64_t kColumns = 8 * kEights, kSums = 600;
+  const std::int64_t rows = state.range(0) * 1024 / (kColumns * 4), length = state.range(1);
+  std::mt19937 random(1);
+  const auto dense = hwy::AllocateAligned<float>(static_cast<std::size_t>(rows * kColumns));
+  std::fill_n(dense.get(), rows * kColumns, 1.0f);
+  std::vector<float> values, out(static_cast<std::size_t>(kSums * kColumns));
+  std::vector<std::int32_t> offsets;
+  std::vector<Run> runs;
+  std::vector<Sum> sums;
+  for (std::int64_t s = 0; s < kSums; ++s) {
+    const auto begin = static_cast<std::int64_t>(values.size());
+    // Lengths vary, as a branch predictor would learn one length.
+    const std::int64_t end = begin + length - length / 4 + random() % (length / 2 + 1);
+    for (std::int64_t i = begin; i < end; ++i) {
+      values.push_back(1.0f);
+      offsets.push_back(static_cast<std::int32_t>(random() % rows * kColumns));
+    }
+    runs.push_back({begin, end, 0});
+    sums.push_back({s * kColumns, s, s + 1});
+  }
+  for (auto _ : state)
+    kernels::sparse_sums({kEights, 1, 0, 0}, {values.data(), offsets.data()}, dense.get(), runs,
+                         sums, out.data(), true);
+  state.counters["multiply_adds"] =
+      benchmark::Counter(static_cast<double>(values.size() * kEights * state.iterations()),
+                         benchmark::Counter::kIsRate);
+}
+BENCHMARK(sums_from_tile)
+    ->ArgNames({"KiB", "survivors"})
+    ->ArgsProduct({{24, 148, 300, 2048}, {10, 50}});
+
+std::vector<float> lognormal_values(std::size_t count) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal(0.0f, 1.5f);
+  std::vector<float> values(count);
+  for (float& x : values) x = std::exp(normal(random)) * (random() & 1 ? 1.0f : -1.0f);
+  return values;
+}
+
+kernels::Plan pruning_plan() {
+  kernels::Plan plan;
+  plan.prunes = true;
+  plan.threshold = 20;  // about nine of ten vanish
+  return plan;
+}
+
+constexpr std::size_t kValues = 4096;
+
+void prune_alone(benchmark::State& state) {
+  const std::vector<float> x = lognormal_values(kValues);
+  std::vector<float> out(kValues);
+  const kernels::Plan plan = pruning_plan();
+  for (auto _ : state) kernels::apply(plan, x.data(), out.data(), kValues, 0);
+  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kValues));
+}
+BENCHMARK(prune_alone);
+
+void prune_and_compact(benchmark::State& state) {
+  const std::int64_t columns = state.range(0);
+  const auto rows = static_cast<std::int64_t>(kValues) / columns;
+  const std::vector<float> x = lognormal_values(kValues);
+  std::vector<float> values(kValues + kernels::kCompactSlack);
+  std::vector<std::int32_t> offsets(values.size());
+  std::vector<std::int64_t> marks(static_cast<std::size_t>(rows) + 1);
+  const kernels::CompactBlock block{.first_column = 0,
+                                    .num_columns = columns,
+                                    .column_step = 64,
+                                    .row_step = -64,
+                                    .values = values.data(),
+                                    .offsets = offsets.data(),
+                                    .marks = marks.data()};
+  const kernels::Plan plan = pruning_plan();
+  for (auto _ : state)
+    kernels::compact_rows<float>(plan, {x.data(), rows, columns, 0}, {&block, 1});
+  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kValues));
+}
+BENCHMARK(prune_and_compact)->ArgName("columns")->Arg(16)->Arg(64)->Arg(1024);
+
+}  // namespace
+}  // namespace slimgrad
