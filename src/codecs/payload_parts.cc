@@ -37,7 +37,7 @@ void PlaneEncoder::put(BlockEncoder& encoder, const void* values, std::size_t nu
   for (std::size_t p = 0; p < width; ++p) {
     const std::span<const std::uint8_t> plane(planes[p], num_values);
     if (worth_coding(plane)) {
-      put_part(encoder.encode(plane), place_of(p, width), next);
+      put_part(encoder.encode(plane, SampleSize::kLarge), place_of(p, width), next);
     } else {
       planes[p][-1] = static_cast<std::uint8_t>(BlockMethod::kRaw);
       put_part({planes[p] - 1, stride}, place_of(p, width), next);

@@ -35,6 +35,7 @@ struct BlockEncoder::State {
   HuffmanEncodeTable huffman, shared_huffman;
   std::array<Level, kMaxSparseDepth + 1> levels;
   std::vector<std::uint8_t> sample;
+  SampleSize sample_size = SampleSize::kSmall;
   Scratch<std::uint8_t> escapes;
 
   std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols, int depth);
@@ -98,8 +99,8 @@ ByteSet rare_symbols(const RansFrequencies& frequencies) {
 
 // Counting takes a third as long as coding, and 64 Ki symbols tell the frequencies well enough:
 // with m of them, and k in use, the code is about k / (2 m ln 2) bits a symbol longer, 0.001 here.
-constexpr std::size_t kSampleRun = 256, kSampleRuns = 256, kSample = kSampleRun * kSampleRuns;
-constexpr double kNearlyRawBits = 7.5;  // a symbol
+constexpr std::size_t kSampleRun = 256;
+std::size_t num_runs(SampleSize size) { return size == SampleSize::kLarge ? 512 : 256; }
 
 }  // namespace
 
@@ -122,13 +123,14 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_constant(std::uint8_t 
 // The counts of all symbols, or of a sample if the coder can do with one: rANS has escapes for what
 // the sample did not see.
 ByteCounts BlockEncoder::State::count(std::span<const std::uint8_t> symbols, CountedFrom& from) {
-  if (from == CountedFrom::kAll || symbols.size() < 2 * kSample) {
+  const std::size_t runs = num_runs(sample_size);
+  if (from == CountedFrom::kAll || symbols.size() < 2 * runs * kSampleRun) {
     from = CountedFrom::kAll;
     return count_bytes(symbols);
   }
-  sample.resize(kSample);
-  const std::size_t stride = symbols.size() / kSampleRuns;
-  for (std::size_t run = 0; run < kSampleRuns; ++run)
+  sample.resize(runs * kSampleRun);
+  const std::size_t stride = symbols.size() / runs;
+  for (std::size_t run = 0; run < runs; ++run)
     std::copy_n(symbols.begin() + run * stride, kSampleRun, sample.begin() + run * kSampleRun);
   return count_bytes(sample);
 }
@@ -147,11 +149,8 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
     if (from == CountedFrom::kSample && num_escapes > symbols.size() / 64)
       return encode_rans(symbols, count_bytes(symbols), CountedFrom::kAll, use_shared, level);
   }
-  const double counted = from == CountedFrom::kSample ? kSample : symbols.size();
+  const double counted = from == CountedFrom::kSample ? sample.size() : symbols.size();
   const double bits = coded_bits(weights, frequencies) * (symbols.size() / counted);
-  // Where there is little to gain, what a sample loses is a large part of it.
-  if (from == CountedFrom::kSample && bits > kNearlyRawBits * static_cast<double>(symbols.size()))
-    return encode_rans(symbols, count_bytes(symbols), CountedFrom::kAll, use_shared, level);
   const bool paired = bits >= 8.0 * kPairedBytes;
   std::array<std::uint8_t, kMaxBlockHeader> header;
   std::size_t header_size = 1;
@@ -249,7 +248,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::u
   } else {
     CountedFrom from = coder == EntropyCoder::kRans ? CountedFrom::kSample : CountedFrom::kAll;
     const ByteCounts counts = count(symbols, from);
-    const std::size_t num_counted = from == CountedFrom::kSample ? kSample : symbols.size();
+    const std::size_t num_counted = from == CountedFrom::kSample ? sample.size() : symbols.size();
     const auto commonest = std::max_element(counts.begin(), counts.end());
     const auto symbol = static_cast<std::uint8_t>(commonest - counts.begin());
     const bool use_shared = may_share && covers(*shared, coder, counts);
@@ -276,8 +275,10 @@ BlockEncoder::BlockEncoder(EntropyCoder coder, const SharedTable* shared)
 
 BlockEncoder::~BlockEncoder() = default;
 
-std::span<const std::uint8_t> BlockEncoder::encode(std::span<const std::uint8_t> symbols) {
+std::span<const std::uint8_t> BlockEncoder::encode(std::span<const std::uint8_t> symbols,
+                                                   SampleSize sample_size) {
   check(symbols.size() <= kMaxBlockSymbols, "BlockEncoder", "at most 2^24 symbols", symbols.size());
+  state_->sample_size = sample_size;
   return state_->encode(symbols, 0);
 }
 
