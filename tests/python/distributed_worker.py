@@ -9,6 +9,19 @@ from torch.nn.parallel import DistributedDataParallel
 import slimgrad as sg
 
 
+def steps(model, x, y, lr):
+    """The losses of 30 steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def train(rank, world, port, results, gradients):
     torch.set_num_threads(1)
     join_group(rank, world, port)
@@ -16,17 +29,10 @@ def train(rank, world, port, results, gradients):
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
     controller = sg.compress(model, gradients, min_elements=1, seed=5)
     wrapped = DistributedDataParallel(model, broadcast_buffers=True)
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
     # Every rank has the same data, so that only the draws can differ.
     generator = torch.Generator().manual_seed(1)
     x, y = torch.randn(64, 32, generator=generator), torch.arange(64) % 10
-    losses = []
-    for _ in range(30):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(wrapped(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = steps(wrapped, x, y, lr=0.1)
     # What one gate makes of one gradient, on each rank.
     end = torch.zeros(64, 64, requires_grad=True)
     model[0].slimgrad_gate(end).backward(torch.randn(64, 64, generator=generator))
@@ -53,19 +59,12 @@ def train_sparse(rank, world, port, results):
     prune = sg.Prune(weight=0.8, input=0.5, sparse_backward="always")
     sg.compress(model, prune, min_elements=1, seed=5)
     wrapped = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05, momentum=0.9)
     generator = torch.Generator().manual_seed(1)
     y = torch.arange(32) % 10
     x = torch.randn(10, 3, 8, 8, generator=generator)[y]
-    losses = []
-    for _ in range(30):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(wrapped(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = steps(wrapped, x, y, lr=0.05)
     # Without the wrapper nothing is averaged: the gradients of this rank's own draws.
-    optimizer.zero_grad()
+    model.zero_grad()
     F.cross_entropy(model(x), y).backward()
     torch.save(
         {
