@@ -60,8 +60,8 @@ ColumnTiles column_tiles(std::int64_t columns, int max_eights);
 inline constexpr double kWantedSurvivors = 8;
 inline constexpr double kSmallestDensity = 1e-4;
 
-// Nanoseconds for eight columns of a row that is picked at random from a tile. Measured; only the
-// proportions matter, and only to choose between ways to cut.
+// Nanoseconds for eight columns of a row that is picked at random from a tile, about what
+// bench/kernels_sparse.cc measures; only the proportions matter, to choose between ways to cut.
 double row_cost(std::int64_t tile_bytes);
 
 // One direction of a band's input tile. Tile pixel t of the band that starts at output o is input

@@ -1,5 +1,5 @@
-// The rows of a gradient, pruned and reduced to their survivors in one pass: neither the draws nor
-// the pruned values are ever written to memory.
+// The rows of a gradient, pruned and reduced to their survivors in one pass: the draws do not leave
+// the first-level cache, and the pruned values not the registers.
 //
 // Cost: about three vector instructions an element for the draw (Philox) and three for the
 // decision and the move to the front of the list, with no branch on the data.
