@@ -48,7 +48,7 @@ struct Quantizer {
   Underflow underflow = Underflow::kZero;
 };
 
-inline constexpr std::uint64_t kPieceElements = 64;
+inline constexpr std::uint64_t kPieceElements = 256;
 
 // `out` is `in` itself or does not overlap it. Throws InvalidArgument for a scale out of range, for
 // sizes that differ and for a first_index that is no multiple of kPieceElements.

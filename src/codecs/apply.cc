@@ -11,14 +11,15 @@
 namespace slimgrad {
 namespace {
 
-static_assert(kPieceElements % (2 * kTileElements) == 0, "kernels draw for two tiles at a time");
+static_assert(kPieceElements % (2 * kPruneStrata * kTileElements) == 0,
+              "kernels draw for two tiles and their strata at a time");
 
 template <typename T>
 ApplyCounts run(std::string_view op, const kernels::Plan& plan, std::span<const T> in,
                 std::span<T> out, std::uint64_t first_index) {
   check(in.size() == out.size(), op, "as many output as input values", out.size(), " and ",
         in.size());
-  check(first_index % kPieceElements == 0, op, "a first_index that is a multiple of 64",
+  check(first_index % kPieceElements == 0, op, "a first_index that is a multiple of 256",
         first_index);
   kernels::obey_environment();
   return kernels::apply(plan, in.data(), out.data(), in.size(), first_index);

@@ -28,7 +28,7 @@ ApplyCounts pack_values(std::span<const T> in, std::span<std::uint8_t> packed,
                         const Quantizer& quantizer, std::uint64_t seed, std::uint64_t first_index) {
   const int bits = quantizer.format.bits();
   check_size("pack", quantizer.format, in.size(), packed.size());
-  check(first_index % kPieceElements == 0, "pack", "a first_index that is a multiple of 64",
+  check(first_index % kPieceElements == 0, "pack", "a first_index that is a multiple of 256",
         first_index);
   kernels::Plan plan;
   plan.quantizes = true;

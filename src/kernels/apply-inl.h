@@ -312,20 +312,20 @@ HWY_INLINE ApplyCounts by_tally(std::size_t num_values, const Run& run) {
   return counts;
 }
 
-// Calls step(in, out, index) for groups of kDrawnElements values. The last one is padded with
-// zeros, which pruning and quantizing leave as zeros; returns how many, for the count.
-template <typename In, typename Out, typename Step>
+// Calls step(in, out, index) for groups of so many values. The last one is padded with zeros, which
+// pruning and quantizing leave as zeros; returns how many, for the count.
+template <std::size_t group, typename In, typename Out, typename Step>
 HWY_INLINE std::size_t for_groups(const In* in, Out* out, std::size_t num_values,
                                   const Step& step) {
   std::size_t i = 0;
-  for (; i + kDrawnElements <= num_values; i += kDrawnElements) step(in + i, out + i, i);
+  for (; i + group <= num_values; i += group) step(in + i, out + i, i);
   if (i == num_values) return 0;
-  In padded_in[kDrawnElements] = {};
-  Out padded_out[kDrawnElements];
+  In padded_in[group] = {};
+  Out padded_out[group];
   std::copy(in + i, in + num_values, padded_in);
   step(padded_in, padded_out, i);
   std::copy(padded_out, padded_out + (num_values - i), out + i);
-  return i + kDrawnElements - num_values;
+  return i + group - num_values;
 }
 
 // One vector of values, as ValueRule says.
@@ -367,18 +367,19 @@ template <bool prunes, Mode mode, typename T>
 HWY_NOINLINE ApplyCounts apply_loop(const Plan& plan, const T* in, T* out, std::size_t num_values,
                                     std::uint64_t first_index) {
   constexpr bool kDraws = prunes || mode == Mode::kNearestWithDraws || mode == Mode::kStochastic;
+  using Draws = Drawing<prunes ? kPruneStrata : 1>;
   const ValueRule rule(plan);
-  Drawing drawing(rule.random());
+  Draws drawing(rule.random());
   const PruningVectors pruning(plan);
   const GridVectors grid(plan.grid);
   Tally tally;
   ApplyCounts rest;
-  const std::size_t num_padded =
-      for_groups(in, out, num_values, [&](const T* from, T* to, std::size_t offset) HWY_ATTR {
+  const std::size_t num_padded = for_groups<Draws::kElements>(
+      in, out, num_values, [&](const T* from, T* to, std::size_t offset) HWY_ATTR {
         const std::uint64_t index = first_index + offset;
-        HWY_ALIGN float draws[kDrawnElements];
+        HWY_ALIGN float draws[Draws::kElements];
         if constexpr (kDraws) drawing.fill(index, draws);
-        for (std::size_t i = 0; i < kDrawnElements; i += hn::Lanes(I32()))
+        for (std::size_t i = 0; i < Draws::kElements; i += hn::Lanes(I32()))
           store(apply_vector<prunes, mode>(load(from + i), pruning, grid, draws + i, rule,
                                            index + i, tally, rest),
                 to + i);
@@ -407,23 +408,24 @@ HWY_INLINE Integers encode_vector(Integers x, const PruningVectors& none, const 
 template <Mode mode, typename T>
 HWY_NOINLINE ApplyCounts encode_loop(const Plan& plan, const T* in, std::uint8_t* codes,
                                      std::size_t num_values, std::uint64_t first_index) {
+  using Draws = Drawing<1>;
   const CodeRule rule(plan);
-  Drawing drawing(rule.random());
+  Draws drawing(rule.random());
   const PruningVectors none(plan);
   const GridVectors grid(plan.grid);
   Tally tally;
   ApplyCounts rest;
-  const std::size_t num_padded = for_groups(
+  const std::size_t num_padded = for_groups<Draws::kElements>(
       in, codes, num_values, [&](const T* from, std::uint8_t* to, std::size_t offset) HWY_ATTR {
         const std::uint64_t index = first_index + offset;
-        HWY_ALIGN float draws[kDrawnElements];
+        HWY_ALIGN float draws[Draws::kElements];
         if constexpr (mode != Mode::kNearest) drawing.fill(index, draws);
         const auto code_of = [&](std::size_t i) HWY_ATTR {
           return encode_vector<mode>(load(from + i), none, grid, draws + i, rule, index + i, tally,
                                      rest);
         };
         constexpr std::size_t kLanes = hn::MaxLanes(I32());
-        for (std::size_t i = 0; i < kDrawnElements; i += 4 * kLanes)
+        for (std::size_t i = 0; i < Draws::kElements; i += 4 * kLanes)
           store_codes(code_of(i), code_of(i + kLanes), code_of(i + 2 * kLanes),
                       code_of(i + 3 * kLanes), to + i);
       });

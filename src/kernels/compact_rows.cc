@@ -1,7 +1,6 @@
 #include "kernels/compact_rows.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <vector>
 
@@ -20,26 +19,7 @@
 #include <hwy/highway.h>
 
 #if HWY_TARGET != HWY_SCALAR
-#include "kernels/apply-inl.h"
-#endif
-
-#ifndef SLIMGRAD_KERNELS_COMPACT_ROWS_ONCE_
-#define SLIMGRAD_KERNELS_COMPACT_ROWS_ONCE_
-namespace slimgrad::kernels {
-
-// For each set of lanes that vanish, as bits: which the others are, from the front; then whatever.
-// Eight Ki, of which a sparse gradient uses little.
-inline constexpr auto kOtherLanes = [] {
-  std::array<std::array<std::int32_t, 8>, 256> table{};
-  for (std::size_t bits = 0; bits < 256; ++bits) {
-    std::size_t kept = 0;
-    for (std::int32_t lane = 0; lane < 8; ++lane)
-      if (!(bits >> lane & 1)) table[bits][kept++] = lane;
-  }
-  return table;
-}();
-
-}  // namespace slimgrad::kernels
+#include "kernels/compact-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -48,12 +28,8 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES >= 32
 
-// How many elements are drawn for at a time: their draws stay in the first-level cache.
-constexpr std::size_t kPiece = 1024;
-
 // Survivors of consecutive elements are moved to the front of a vector, the whole vector is
-// written, and the next one overwrites what was not a survivor. (Highway's Compress does this too,
-// but GCC copies its table to the stack for every vector.)
+// written, and the next one overwrites what was not a survivor.
 struct SurvivorList {
   float* values;
   std::int32_t* offsets;
@@ -80,7 +56,7 @@ struct SurvivorList {
   }
 
   HWY_INLINE void append(Integers x, std::uint8_t vanished) {
-    const auto order = hn::IndicesFromVec(I32(), hn::LoadU(I32(), kOtherLanes[vanished].data()));
+    const auto order = order_of(vanished);
     hn::StoreU(as_floats(hn::TableLookupLanes(x, order)), F32(), values + count);
     hn::StoreU(hn::TableLookupLanes(positions, order), I32(), offsets + count);
     count += 8 - static_cast<std::size_t>(std::popcount(vanished));
@@ -88,57 +64,29 @@ struct SurvivorList {
   }
 };
 
-HWY_INLINE std::uint8_t bits_of(hn::Mask<F32> mask) {
-  std::uint8_t bits[8];  // Highway writes one byte and wants room for eight.
-  hn::StoreMaskBits(F32(), mask, bits);
-  return bits[0];
-}
+// What pruning leaves.
+struct PrunedChoice {
+  const Pruned pruned;
 
-HWY_INLINE std::uint8_t zeros_of(Integers x) {
-  return bits_of(hn::RebindMask(F32(), hn::Eq(x, hn::Zero(I32()))));
-}
-
-// The last few values of a row, then zeros.
-template <typename T>
-HWY_INLINE Integers load_some(const T* from, std::size_t count) {
-  T padded[8] = {};
-  std::copy(from, from + count, padded);
-  return load(padded);
-}
-
-// prune_value() of eight elements, then appended. A value that survives is the larger of its
-// magnitude and the threshold: what is larger has a share of more than one, hence stays for
-// certain. So do Inf and, because it compares like nothing, NaN. Zeros vanish.
-struct Pruned {
-  const ValueRule rule;
-  Floats scaled_inverse;
-  Integers threshold;
-
-  HWY_INLINE explicit Pruned(const Plan& plan) : rule(plan) {
-    scaled_inverse = hn::Set(F32(), inverse_of(plan.threshold) * 0x1p16f);
-    threshold = as_bits(hn::Set(F32(), plan.threshold));
-  }
+  HWY_INLINE explicit PrunedChoice(const Plan& plan) : pruned(plan) {}
 
   HWY_INLINE void append(Integers x, const float* draws, std::uint64_t index,
                          SurvivorList& survivors) const {
     const Integers magnitude = hn::And(x, splat(~kSignMask));
-    const Floats share = hn::Mul(as_floats(magnitude), scaled_inverse);
-    const Floats difference = hn::Sub(share, hn::LoadU(F32(), draws));
-    const std::uint8_t vanished = bits_of(hn::Lt(difference, hn::Set(F32(), 1.0f)));
-    const std::uint8_t below = bits_of(hn::MaskFromVec(difference));  // by the sign
+    const Floats excess = pruned.excess(magnitude, draws);
+    const std::uint8_t vanished = bits_of(hn::Lt(excess, hn::Set(F32(), 1.0f)));
+    const std::uint8_t below = bits_of(hn::MaskFromVec(excess));  // by the sign
     if (HWY_UNLIKELY((vanished & ~below) != 0)) {
-      ApplyCounts ignored;
-      const Integers result = apply_lanes(rule, x, index, ignored);
+      const Integers result = pruned.decide_lanes(x, index);
       survivors.append(result, zeros_of(result));
       return;
     }
-    const Integers sign = hn::Xor(x, magnitude);
-    survivors.append(hn::Or(sign, hn::Max(magnitude, threshold)), vanished);
+    survivors.append(pruned.survivor(x, magnitude), vanished);
   }
 };
 
 // Everything but zeros.
-struct Unpruned {
+struct NonzeroChoice {
   HWY_INLINE void append(Integers x, const float*, std::uint64_t, SurvivorList& survivors) const {
     const Integers magnitude = hn::And(x, splat(~kSignMask));
     survivors.append(x, zeros_of(magnitude));
@@ -154,19 +102,11 @@ HWY_INLINE void compact_values(const Choice& choice, const T* x, std::size_t num
     choice.append(load_some(x + i, num_values - i), draws + i, index + i, survivors);
 }
 
-// The draws of `count` elements from `index` on.
-HWY_INLINE const float* draw(Drawing& drawing, std::uint64_t index, std::size_t count,
-                             float* buffer) {
-  const std::uint64_t begin = index / kDrawnElements * kDrawnElements, end = index + count;
-  for (std::uint64_t i = begin; i < end; i += kDrawnElements) drawing.fill(i, buffer + (i - begin));
-  return buffer + (index - begin);
-}
-
 // Without draws, the buffer is not looked at.
 template <bool prunes, typename Choice, typename T>
-HWY_NOINLINE void compact_all(const Choice& choice, Drawing& drawing, const MatrixRows<T>& rows,
+HWY_NOINLINE void compact_all(const Choice& choice, Draws& drawing, const MatrixRows<T>& rows,
                               std::span<const CompactBlock> blocks) {
-  HWY_ALIGN float buffer[kPiece + 2 * kDrawnElements];
+  HWY_ALIGN float buffer[kPiece + 2 * Draws::kElements];
   const auto columns = static_cast<std::size_t>(rows.columns);
   // The last vector of a block reads beyond its end, and a draw that is not there could be
   // anything.
@@ -207,30 +147,22 @@ template <typename T>
 HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
                                std::span<const CompactBlock> blocks) {
   if (divides(plan)) return compact_rows_scalar(plan, rows, blocks);
-  const Pruned pruned(plan);
-  Drawing drawing(pruned.rule.random());
+  const PrunedChoice choice(plan);
+  Draws drawing(choice.pruned.rule.random());
   if (plan.prunes)
-    compact_all<true>(pruned, drawing, rows, blocks);
+    compact_all<true>(choice, drawing, rows, blocks);
   else
-    compact_all<false>(Unpruned(), drawing, rows, blocks);
+    compact_all<false>(NonzeroChoice(), drawing, rows, blocks);
 }
 
 #elif HWY_TARGET != HWY_SCALAR
 
-// Vectors of four are not worth tables of their own; but draws by vectors are worth a buffer.
 template <typename T>
 void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
                     std::span<const CompactBlock> blocks) {
   if (!plan.prunes) return compact_rows_scalar(plan, rows, blocks);
   static thread_local std::vector<T> buffer;
-  const auto size = static_cast<std::size_t>(rows.count * rows.columns);
-  const std::uint64_t begin = rows.first_index / kDrawnElements * kDrawnElements;
-  const auto before = static_cast<std::size_t>(rows.first_index - begin);
-  buffer.assign(before, T{});
-  buffer.insert(buffer.end(), rows.data, rows.data + size);
-  apply_values(plan, buffer.data(), buffer.data(), buffer.size(), begin);
-  const MatrixRows<T> pruned{buffer.data() + before, rows.count, rows.columns, rows.first_index};
-  compact_rows_scalar(Plan{}, pruned, blocks);
+  compact_rows_scalar(Plan{}, pruned_rows(plan, rows, buffer), blocks);
 }
 
 #else

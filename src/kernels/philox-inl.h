@@ -1,4 +1,5 @@
-// The draws of base/rng.h, 64 elements at a time, for one CPU target. Included once per target.
+// The draws of base/rng.h, two tiles of blocks at a time, for one CPU target. Included once per
+// target.
 //
 // Each 64-bit lane computes one block and keeps one word of its state in the lower half: a 32 x 32
 // bit product fills the lane, its upper half is a shift away and its lower half needs nothing,
@@ -26,11 +27,12 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr std::size_t kDrawnElements = 2 * kTileElements;
-
-// Fills buffers of draws of one stream.
+// Fills buffers of draws of one stream. REQUIRES: it has so many strata.
+template <std::uint64_t strata>
 class Drawing {
  public:
+  static constexpr std::size_t kElements = 2 * strata * kTileElements;
+
   HWY_INLINE explicit Drawing(const RandomStream& random) : stream_(random.stream) {
     auto key0 = static_cast<std::uint32_t>(random.seed);
     auto key1 = static_cast<std::uint32_t>(random.seed >> 32);
@@ -42,11 +44,12 @@ class Drawing {
     begin(0);
   }
 
-  // draws[i] = random.draw(first_index + i), as floats. REQUIRES: first_index is a multiple of 64.
+  // draws[i] = random.draw(first_index + i), as floats, for i < kElements. REQUIRES: first_index is
+  // a multiple of kElements.
   // Not inlined: the call is cheap next to it, and a dozen copies would take long to compile.
   HWY_NOINLINE void fill(std::uint64_t first_index, float* HWY_RESTRICT draws) {
     // Tile by tile, or with narrow vectors halves of both tiles and then their other halves.
-    const std::uint64_t first_block = first_index / kTileElements * kTileBlocks;
+    const std::uint64_t first_block = first_index / (strata * kTileElements) * kTileBlocks;
     if (HWY_UNLIKELY(first_block >> 32 != start_.upper_block)) begin(first_block >> 32);
     for (std::size_t lane = 0; lane < kTileBlocks; lane += hn::Lanes(D64())) {
       Chain even(first_block + lane, start_);
@@ -58,7 +61,7 @@ class Drawing {
         odd.round(key0, key1);
       }
       even.store(draws + 2 * lane);
-      odd.store(draws + kTileElements + 2 * lane);
+      odd.store(draws + strata * kTileElements + 2 * lane);
     }
   }
 
@@ -130,18 +133,24 @@ class Drawing {
     return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, multiplier));
   }
 
-  // The words of even and odd lanes: lower halves to `draws`, upper halves eight behind.
+  // The words of even and odd lanes, shifted for each of the strata: lower halves to `draws`, upper
+  // halves eight behind, the next stratum a tile behind.
   static HWY_INLINE void store_halves(V64 even, V64 odd, float* draws) {
     const D32 d32;
+    const hn::Repartition<std::uint16_t, D32> d16;
     const hn::RebindToSigned<D32> i32;
     const hn::RebindToFloat<D32> f32;
-    const auto words =
-        hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(odd)), hn::BitCast(d32, even));
-    const auto lower = hn::And(words, hn::Set(d32, 0xffffu));
-    const auto upper = hn::ShiftRight<16>(words);
-    hn::Store(hn::ConvertTo(f32, hn::BitCast(i32, lower)), f32, draws);
-    hn::Store(hn::ConvertTo(f32, hn::BitCast(i32, upper)), f32, draws + 8);
+    auto words = hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(odd)), hn::BitCast(d32, even));
+    for (std::uint64_t stratum = 0; stratum < strata; ++stratum, draws += kTileElements) {
+      const auto lower = hn::And(words, hn::Set(d32, 0xffffu));
+      const auto upper = hn::ShiftRight<16>(words);
+      hn::Store(hn::ConvertTo(f32, hn::BitCast(i32, lower)), f32, draws);
+      hn::Store(hn::ConvertTo(f32, hn::BitCast(i32, upper)), f32, draws + 8);
+      if constexpr (strata > 1)
+        words = hn::BitCast(d32, hn::Add(hn::BitCast(d16, words), hn::Set(d16, kShift)));
+    }
   }
+  static constexpr auto kShift = static_cast<std::uint16_t>(0x10000 / strata);
 
   std::uint64_t stream_;
   RoundKeys keys_[kPhiloxRounds];

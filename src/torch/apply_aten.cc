@@ -51,12 +51,16 @@ std::array<at::Tensor, 4> philox_words(const at::Tensor& block, std::uint64_t st
 }
 
 at::Tensor draw(const at::Tensor& index, const RandomStream& random) {
-  const at::Tensor block = (index >> 5) * 4 + ((index & 7) >> 1);
+  const auto strata = static_cast<std::int64_t>(random.strata);
+  const at::Tensor tile = index >> 5;
+  const at::Tensor stratum = tile % strata;
+  const at::Tensor block = tile.floor_divide(strata) * 4 + ((index & 7) >> 1);
   const auto words = philox_words(block, random.stream, random.seed);
   const at::Tensor is_odd = (index & 1) != 0;
   const at::Tensor word = at::where((index & 16) != 0, at::where(is_odd, words[3], words[2]),
                                     at::where(is_odd, words[1], words[0]));
-  return at::where((index & 8) != 0, word >> 16, word & 0xffff);
+  const at::Tensor half = at::where((index & 8) != 0, word >> 16, word);
+  return (half + stratum * static_cast<std::int64_t>(random.shift_of(1))) & 0xffff;
 }
 
 // RandomStream::happens_scaled. What is not in [0, 2^17] gives anything.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <set>
 
@@ -53,6 +54,34 @@ TEST(RandomStream, SeedsStreamsAndElementsDiffer) {
   EXPECT_LE(equal, 6);  // 40,000 / 65,536 are expected; more than 6 come once in a million.
 }
 
+// Elements 32 apart share a half word; each of the four takes it shifted by its quarters.
+TEST(RandomStream, DrawsForPruningAreStratified) {
+  const RandomStream random(9, Stream::kPrune);
+  std::set<std::uint32_t> drawn;
+  for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{128} * 77}) {
+    for (std::uint64_t i = first; i < first + kTileElements; ++i) {
+      drawn.insert(random.draw(i));
+      for (std::uint64_t q = 1; q < kPruneStrata; ++q)
+        EXPECT_EQ(random.draw(i + q * kTileElements), (random.draw(i) + q * 0x4000) % 0x10000);
+    }
+  }
+  EXPECT_GE(drawn.size(), 62u);  // of 64; the next 128 elements do not share with these
+}
+
+// So that of four elements whose probabilities are up to a quarter at most one is kept, and of four
+// quarters exactly one, refinements aside.
+TEST(RandomStream, StrataAreExclusive) {
+  const RandomStream random(13, Stream::kPrune);
+  for (std::uint64_t i = 0; i < 1 << 16; ++i) {
+    const std::uint64_t first =
+        i / kTileElements * kPruneStrata * kTileElements + i % kTileElements;
+    int kept = 0;
+    for (std::uint64_t q = 0; q < kPruneStrata; ++q)
+      kept += random.happens(first + q * kTileElements, 0.25f);
+    ASSERT_EQ(kept, 1) << i;
+  }
+}
+
 TEST(RandomStream, CertainAndImpossible) {
   const RandomStream random(3, Stream::kRound);
   for (std::uint64_t i = 0; i < 200000; ++i) {  // With refinements: three zeros are expected.
@@ -61,16 +90,40 @@ TEST(RandomStream, CertainAndImpossible) {
   }
 }
 
-// Within 4 standard errors sqrt(p (1 - p) / n), n = 2^22; the smaller probabilities are decided by
-// the refinement alone.
+// Within 4 standard errors sqrt(p (1 - p) / n), n = 2^20 elements of each of the four tiles in a
+// row, so that with strata they are independent; the smaller probabilities are decided by the
+// refinement alone.
 TEST(RandomStream, ProbabilitiesAreRight) {
-  const RandomStream random(11, Stream::kRound);
-  constexpr std::uint64_t n = 1 << 22;
-  for (const float p : {0.5f, 0.3f, 0.999f, 1e-2f, 0x1.8p-16f, 0x1p-17f, 0x1p-18f}) {
-    double happened = 0;
-    for (std::uint64_t i = 0; i < n; ++i) happened += random.happens(i, p);
-    EXPECT_NEAR(happened / n, p, 4 * std::sqrt(p * (1 - p) / n)) << p;
+  constexpr std::uint64_t n = 1 << 20;
+  for (const Stream stream : {Stream::kPrune, Stream::kRound}) {
+    const RandomStream random(11, stream);
+    for (const float p : {0.5f, 0.3f, 0.999f, 1e-2f, 0x1.8p-16f, 0x1p-17f}) {
+      std::array<double, 4> happened{};
+      for (std::uint64_t i = 0; i < 4 * n; ++i)
+        happened[i / kTileElements % 4] += random.happens(i, p);
+      for (const double count : happened)
+        EXPECT_NEAR(count / n, p, 4 * std::sqrt(p * (1 - p) / n)) << p;
+    }
   }
+}
+
+// Two elements that share are kept together with probability max(0, ...) of their overlap, so that
+// the correlation of their decisions is -p p' / sqrt(p (1 - p) p' (1 - p')) while p, p' <= 1/4.
+TEST(RandomStream, ElementsThatShareAreCorrelatedAsWritten) {
+  const RandomStream random(17, Stream::kPrune);
+  constexpr std::uint64_t n = 1 << 20;
+  const float p = 0.1f, q = 0.2f;
+  double both = 0, first = 0, second = 0;
+  for (std::uint64_t i = 0; i < n; ++i) {
+    const std::uint64_t at = i / kTileElements * kPruneStrata * kTileElements + i % kTileElements;
+    const bool a = random.happens(at, p), b = random.happens(at + 2 * kTileElements, q);
+    both += a && b;
+    first += a;
+    second += b;
+  }
+  const double spread = std::sqrt(p * (1 - p) * q * (1 - q));
+  const double correlation = (both / n - first / n * second / n) / spread;
+  EXPECT_NEAR(correlation, -p * q / spread, 4 / std::sqrt(static_cast<double>(n)));
 }
 
 // R alone, where r decides nothing: element i is refined if its r is 0 for a p below 2^-16.

@@ -99,7 +99,8 @@ TEST(Apply, PiecesGiveTheSame) {
   const ApplyCounts all = prune_quantize(in, std::span(whole), 0.4, quantizer, 8);
   ApplyCounts sum;
   std::size_t start = 0;
-  for (const std::size_t end : {std::size_t{64}, std::size_t{1024}, std::size_t{4096}, in.size()}) {
+  for (const std::size_t end :
+       {std::size_t{256}, std::size_t{1024}, std::size_t{4096}, in.size()}) {
     sum += prune_quantize(std::span(in).subspan(start, end - start),
                           std::span(pieces).subspan(start, end - start), 0.4, quantizer, 8, start);
     start = end;
@@ -221,7 +222,7 @@ TEST(Apply, BadArgumentsAreErrors) {
       },
       "[quantize] expected a scale at which");
   expect_invalid([&] { prune(x, std::span(shorter), 1.0, 0); }, "as many output as input");
-  expect_invalid([&] { prune(x, std::span(x), 1.0, 0, 32); }, "multiple of 64");
+  expect_invalid([&] { prune(x, std::span(x), 1.0, 0, 32); }, "multiple of 256");
   std::vector<std::uint8_t> packed(63);
   expect_invalid(
       [&] {

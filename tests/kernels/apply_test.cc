@@ -256,7 +256,7 @@ class KernelSets : public testing::TestWithParam<std::string> {
     const std::string where = format.name() + " at " + std::to_string(scale);
     const auto critical = converted<T>(critical_values(format, scale));
     for (const kernels::Plan& plan : plans(format, scale, kValueType<T>))
-      expect_same_as_scalar(plan, critical, 64, where);
+      expect_same_as_scalar(plan, critical, 256, where);
   }
 };
 
@@ -277,11 +277,11 @@ TEST_P(KernelSets, LongArrays) {
 }
 
 TEST_P(KernelSets, EveryShortLength) {
-  const std::vector<float> values = gradient_like(200, 4);
+  const std::vector<float> values = gradient_like(300, 4);
   for (std::size_t length = 0; length <= values.size(); ++length) {
     const std::vector<float> in(values.begin(), values.begin() + static_cast<long>(length));
     for (const kernels::Plan& plan : plans(FloatFormat(2, 1), 1.0f, ValueType::kFloat32))
-      expect_same_as_scalar(plan, in, 128, "length " + std::to_string(length));
+      expect_same_as_scalar(plan, in, 512, "length " + std::to_string(length));
     for (const kernels::Plan& plan : plans(FloatFormat(2, 1), 1.0f, ValueType::kFloat16))
       expect_same_as_scalar(plan, converted<Float16Bits>(in), 0, "half " + std::to_string(length));
   }
