@@ -18,7 +18,7 @@
 #include "codecs/sparse_layout.h"
 #include "codecs/sum_lists.h"
 #include "codecs/tile_values.h"
-#include "kernels/compact_rows.h"
+#include "kernels/compact_columns.h"
 #include "kernels/sparse_sums.h"
 
 namespace slimgrad {
@@ -59,8 +59,7 @@ class WeightGradient {
     constexpr std::int64_t kWantedTasks = 16;
     parts_ = std::clamp<std::int64_t>((kWantedTasks + num_copies() - 1) / num_copies(), 1,
                                       bands_.count());
-    const auto room =
-        static_cast<std::size_t>(bands_.count() * bands_.max_pixels() * shape.out_channels);
+    const auto room = static_cast<std::size_t>(bands_.count() * band_room());
     workspace.values.reserve(room);
     workspace.offsets.reserve(room);
     workspace.marks.reserve(static_cast<std::size_t>(bands_.count() * (shape.out_channels + 1)));
@@ -108,51 +107,57 @@ class WeightGradient {
   std::int64_t compress(std::int64_t index, const T* gradient, const kernels::Plan& plan) const {
     const Bands::Band band = bands_[index];
     const std::int64_t columns = shape_.out_channels;
-    // First by pixel, as they come, with the channel for an offset.
-    struct Unsorted {
+    struct Room {
       Scratch<float> values;
-      Scratch<std::int32_t> channels;
-      Scratch<std::int64_t> marks, cursors;
+      Scratch<std::int32_t> offsets, counts, rows;
     };
-    Unsorted& unsorted = per_thread<Unsorted>();
-    const auto room = static_cast<std::size_t>(band.pixels * columns) + kernels::kCompactSlack;
-    float* const values = unsorted.values.reserve(room);
-    std::int32_t* const channels = unsorted.channels.reserve(room);
-    std::int64_t* const marks = unsorted.marks.reserve(static_cast<std::size_t>(band.pixels) + 1);
-    marks[0] = 0;
-    const kernels::CompactBlock block{.first_column = 0,
-                                      .num_columns = columns,
-                                      .column_step = 1,
-                                      .row_step = 0,
-                                      .values = values,
-                                      .offsets = channels,
-                                      .marks = marks};
+    Room& room = per_thread<Room>();
+    const auto pixels = static_cast<std::size_t>(band.pixels);
+    const std::int64_t at_once = std::min(columns, kernels::kMostColumns);
+    const std::size_t stride = list_stride(pixels);
+    const std::size_t size = static_cast<std::size_t>(at_once) * stride;
+    const kernels::ListRoom lists{.stride = static_cast<std::int64_t>(stride),
+                                  .values = room.values.reserve(size),
+                                  .offsets = room.offsets.reserve(size),
+                                  .counts = room.counts.reserve(static_cast<std::size_t>(at_once))};
+    const std::int32_t* const offsets = pixel_offsets(band, room.rows.reserve(pixels));
     const std::int64_t first = band.first_pixel * columns;
-    kernels::compact_rows<T>(
-        plan, {gradient + first, band.pixels, columns, static_cast<std::uint64_t>(first)},
-        {&block, 1});
-    // Then sorted by counting. Lists without gaps: with room for the worst case each would have
-    // pages of its own.
-    const std::int64_t count = marks[band.pixels];
     std::int64_t* const starts = channel_starts(index);
-    std::fill(starts, starts + columns + 1, 0);
-    for (std::int64_t s = 0; s < count; ++s) ++starts[channels[s] + 1];
-    starts[0] = index * bands_.max_pixels() * columns;
-    for (std::int64_t c = 0; c < columns; ++c) starts[c + 1] += starts[c];
-    std::int64_t* const cursors = unsorted.cursors.reserve(static_cast<std::size_t>(columns));
-    std::copy(starts, starts + columns, cursors);
-    float* const sorted_values = workspace_.values.data();
-    std::int32_t* const sorted_offsets = workspace_.offsets.data();
-    std::int64_t s = 0;
-    for (std::int64_t row = 0; row < band.pixels; ++row) {
-      const auto offset = static_cast<std::int32_t>(tile_pixel(band, row) * pixel_size());
-      for (; s < marks[row + 1]; ++s) {
-        const std::int64_t to = cursors[channels[s]]++;
-        sorted_values[to] = values[s];
-        sorted_offsets[to] = offset;
-      }
+    starts[0] = index * band_room();
+    for (std::int64_t column = 0; column < columns; column += at_once)
+      kernels::compact_columns<T>(
+          plan, {gradient + first, band.pixels, columns, static_cast<std::uint64_t>(first)},
+          {.first_column = column,
+           .num_columns = std::min(at_once, columns - column),
+           .row_offsets = offsets,
+           .room = lists,
+           .values = workspace_.values.data(),
+           .offsets = workspace_.offsets.data(),
+           .starts = starts + column});
+    return starts[columns] - starts[0];
+  }
+  // For the survivors of a band.
+  std::int64_t band_room() const {
+    return bands_.max_pixels() * shape_.out_channels +
+           static_cast<std::int64_t>(kernels::kCompactSlack);
+  }
+
+  // Room for a list of so many survivors: an odd number of cache lines, because lists a power of
+  // two apart would get into each other's way in the cache.
+  static std::size_t list_stride(std::size_t size) {
+    constexpr std::size_t kLine = 64 / sizeof(float);
+    return ((size + kernels::kCompactSlack + kLine - 1) / kLine | 1) * kLine;
+  }
+
+  // Where the first taps of the band's gradient pixels lie in the tile.
+  const std::int32_t* pixel_offsets(const Bands::Band& band, std::int32_t* offsets) const {
+    std::int32_t* next = offsets;
+    for (std::int64_t row = 0; row < band.pixels; row += shape_.x.out) {
+      std::int64_t offset = tile_pixel(band, row) * pixel_size();
+      for (std::int64_t x = 0; x < shape_.x.out; ++x, offset += tile_x_.tile_step * pixel_size())
+        *next++ = static_cast<std::int32_t>(offset);
     }
-    return count;
+    return offsets;
   }
 
   std::int64_t tile_rows(const Bands::Band& band) const {
@@ -161,12 +166,11 @@ class WeightGradient {
   std::int64_t tile_size(const Bands::Band& band) const {
     return band.images * tile_rows(band) * tile_columns_ * pixel_size();
   }
-  // Where the first tap of gradient pixel `row` of the band lies in the tile.
-  std::int64_t tile_pixel(const Bands::Band& band, std::int64_t row) const {
-    const std::int64_t x = row % shape_.x.out, image_row = row / shape_.x.out;
-    const std::int64_t image = image_row / band.rows, y = image_row % band.rows;
-    return (image * tile_rows(band) + y * tile_y_.tile_step) * tile_columns_ +
-           x * tile_x_.tile_step;
+  // Where the first tap of a gradient pixel, the first of its line, lies in the tile.
+  std::int64_t tile_pixel(const Bands::Band& band, std::int64_t pixel) const {
+    const std::int64_t line = pixel / shape_.x.out;
+    const std::int64_t image = line / band.rows, y = line % band.rows;
+    return (image * tile_rows(band) + y * tile_y_.tile_step) * tile_columns_;
   }
 
   // The input pixels of a band, for the tiles [first_tile, last_tile) of a group, one tile behind

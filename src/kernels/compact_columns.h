@@ -1,0 +1,48 @@
+// The columns of a gradient, pruned and reduced to their survivors in one pass over its rows: each
+// column has a list that grows.
+//
+// Eight rows of eight columns at a time are pruned, turned, and what is left of each column put at
+// the end of its list: some two vector instructions an element besides the draw, however many
+// survive. To compact the rows and to sort the survivors by column would touch every survivor
+// three more times, with a chain of loads and stores for each.
+#ifndef SLIMGRAD_KERNELS_COMPACT_COLUMNS_H_
+#define SLIMGRAD_KERNELS_COMPACT_COLUMNS_H_
+
+#include "kernels/compact_rows.h"
+
+namespace slimgrad::kernels {
+
+inline constexpr std::int64_t kMostColumns = 256;  // at a time
+
+// Where the lists grow, each with room for all rows. What is in it does not matter.
+struct ListRoom {
+  std::int64_t stride;    // from list to list: at least the number of rows and kCompactSlack
+  float* values;          // kMostColumns * stride
+  std::int32_t* offsets;  // the same
+  std::int32_t* counts;   // kMostColumns
+};
+
+// The survivors of columns first_column + c, c < num_columns, in the order of the rows. That of row
+// r has the offset row_offsets[r].
+struct ColumnLists {
+  std::int64_t first_column, num_columns;  // num_columns: at most kMostColumns
+  const std::int32_t* row_offsets;
+  ListRoom room;
+  // One list behind the other. Room for all elements and kCompactSlack.
+  float* values;
+  std::int32_t* offsets;
+  // starts[0] is given; starts[c + 1] becomes starts[c] and the survivors of column c.
+  std::int64_t* starts;
+};
+
+// As compact_rows(): prunes by the plan, or drops zeros if it does not prune.
+template <typename T>
+void compact_columns(const Plan& plan, const MatrixRows<T>& rows,
+                     const ColumnLists& lists) noexcept;
+template <typename T>
+void compact_columns_scalar(const Plan& plan, const MatrixRows<T>& rows,
+                            const ColumnLists& lists) noexcept;
+
+}  // namespace slimgrad::kernels
+
+#endif  // SLIMGRAD_KERNELS_COMPACT_COLUMNS_H_

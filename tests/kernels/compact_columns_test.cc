@@ -1,0 +1,135 @@
+#include "kernels/compact_columns.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "compact_samples.h"
+#include "for_each_target.h"
+
+namespace slimgrad::kernels {
+namespace {
+
+struct Case {
+  std::int64_t rows, columns;
+  std::uint64_t first_index;
+  std::int64_t first_column, num_columns;
+};
+
+std::vector<std::int32_t> row_offsets(std::int64_t rows) {
+  std::vector<std::int32_t> offsets;
+  for (std::int64_t row = 0; row < rows; ++row)
+    offsets.push_back(static_cast<std::int32_t>(row * 7 - 100));
+  return offsets;
+}
+
+struct Lists {
+  std::vector<float> values;
+  std::vector<std::int32_t> offsets;
+  std::vector<std::int64_t> starts;
+};
+
+constexpr std::int64_t kFirstStart = 3;  // Lists may begin anywhere.
+
+// Pruned by the specification of apply(), then gone through column by column.
+template <typename T>
+Lists expected_lists(const Plan& plan, const std::vector<T>& values, const Case& c) {
+  const std::vector<T> pruned = pruned_values(plan, values, c.first_index);
+  const auto offsets = row_offsets(c.rows);
+  Lists lists{
+      std::vector<float>(kFirstStart), std::vector<std::int32_t>(kFirstStart), {kFirstStart}};
+  for (std::int64_t column = 0; column < c.num_columns; ++column) {
+    for (std::int64_t row = 0; row < c.rows; ++row) {
+      const auto at = static_cast<std::size_t>(row * c.columns + c.first_column + column);
+      const std::uint32_t bits = float_bits(pruned[at]);
+      if ((bits << 1) == 0) continue;
+      lists.values.push_back(std::bit_cast<float>(bits));
+      lists.offsets.push_back(offsets[static_cast<std::size_t>(row)]);
+    }
+    lists.starts.push_back(static_cast<std::int64_t>(lists.values.size()));
+  }
+  return lists;
+}
+
+template <typename T>
+void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c) {
+  const Lists expected = expected_lists(plan, values, c);
+  for_each_target([&](const char* target) {
+    const auto room =
+        static_cast<std::size_t>(kFirstStart + c.rows * c.num_columns) + kCompactSlack;
+    Lists found{std::vector<float>(room), std::vector<std::int32_t>(room),
+                std::vector<std::int64_t>(static_cast<std::size_t>(c.num_columns) + 1)};
+    found.starts[0] = kFirstStart;
+    const auto stride = static_cast<std::size_t>(c.rows) + kCompactSlack;
+    std::vector<float> loose_values(stride * static_cast<std::size_t>(c.num_columns));
+    std::vector<std::int32_t> loose_offsets(loose_values.size());
+    std::vector<std::int32_t> counts(static_cast<std::size_t>(c.num_columns));
+    const auto offsets = row_offsets(c.rows);
+    compact_columns<T>(plan, {values.data(), c.rows, c.columns, c.first_index},
+                       {.first_column = c.first_column,
+                        .num_columns = c.num_columns,
+                        .row_offsets = offsets.data(),
+                        .room = {.stride = static_cast<std::int64_t>(stride),
+                                 .values = loose_values.data(),
+                                 .offsets = loose_offsets.data(),
+                                 .counts = counts.data()},
+                        .values = found.values.data(),
+                        .offsets = found.offsets.data(),
+                        .starts = found.starts.data()});
+    ASSERT_EQ(found.starts, expected.starts) << target;
+    found.values.resize(expected.values.size());
+    found.offsets.resize(expected.offsets.size());
+    EXPECT_EQ(bits_of(found.values), bits_of(expected.values)) << target;
+    EXPECT_EQ(found.offsets, expected.offsets) << target;
+  });
+}
+
+template <typename T>
+class CompactColumns : public testing::Test {};
+using ValueTypes = testing::Types<float, BFloat16Bits>;
+TYPED_TEST_SUITE(CompactColumns, ValueTypes);
+
+TYPED_TEST(CompactColumns, KeepsWhatPruningKeeps) {
+  const Case cases[] = {
+      {1, 1, 0, 0, 1},
+      {70, 1, 0, 0, 1},
+      {9, 7, 3, 2, 4},
+      {1030, 16, 16, 0, 16},  // several rounds of rows
+      {40, 64, 64, 0, 64},
+      {13, 100, 700, 8, 23},
+      {17, 256, 512, 0, 256},
+      {17, 600, 1200, 256, 256},  // rows that begin between two rounds of draws
+      {9, 1024, 1 << 20, 768, 256},
+      {8, 300, (std::uint64_t{1} << 38) - 100, 0, 256},  // across a carry in the counter
+      {0, 8, 0, 0, 8},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(testing::Message() << c.rows << " x " << c.columns << " from " << c.first_index);
+    const auto values = lognormal_values<TypeParam>(c.rows * c.columns);
+    for (const float threshold : {0.5f, 4.0f, 32.0f}) expect_lists(pruning(threshold), values, c);
+    expect_lists(Plan{}, values, c);
+  }
+}
+
+TEST(CompactColumnsDraws, AreRefinedWhereTheyDoNotDecide) {
+  const Case c{4, 96, 192, 0, 96};
+  const Plan plan = pruning(8.0f);
+  expect_lists(plan, undecided_values(plan, c.first_index, 4 * 96), c);
+}
+
+TEST(CompactColumnsRules, NonFiniteValuesSurviveAndZerosOfBothSignsDoNot) {
+  const Case c{2, 40, 0, 0, 40};
+  expect_lists(pruning(2.0f), special_values(), c);
+  expect_lists(Plan{}, special_values(), c);
+}
+
+TEST(CompactColumnsRules, ThresholdsWithoutAnInverseWork) {
+  const Case c{3, 24, 0, 0, 24};
+  std::vector<float> values = lognormal_values<float>(72);
+  expect_lists(pruning(0x1p126f), values, c);
+  for (float& value : values) value *= 0x1p-130f;
+  expect_lists(pruning(0x1p-129f), values, c);
+}
+
+}  // namespace
+}  // namespace slimgrad::kernels
