@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "kernels/dispatch.h"
 #include "torch/pieces.h"
+#include "torch/recycled_memory.h"
 
 namespace slimgrad::torch_ops {
 namespace {
@@ -129,7 +130,7 @@ at::Tensor LayerBackward::bias_gradient() const {
 
 at::Tensor LayerBackward::sparse_input_gradient(const PruneDraw& draw, SparseCounts& counts) {
   kernels::obey_environment();
-  at::Tensor dx = at::empty(x_.sizes(), x_.options().memory_format(rows_are_pixels()));
+  at::Tensor dx = recycled_empty(x_.sizes(), x_.scalar_type(), rows_are_pixels());
   const at::Tensor& g = gradient();
   with_element_type(g.scalar_type(), [&]<typename T>() {
     if constexpr (!std::is_same_v<T, Float16Bits>)
@@ -146,7 +147,7 @@ LayerBackward::WeightGradients LayerBackward::sparse_weight_gradient(const Prune
   kernels::obey_environment();
   const at::Tensor x = x_.contiguous(rows_are_pixels());
   const at::Tensor& g = gradient();
-  WeightGradients result{at::empty_like(weight_), at::Tensor()};
+  WeightGradients result{recycled_empty_like(weight_), at::Tensor()};
   if (with_bias) result.bias = at::empty({weight_.size(0)}, weight_.options());
   with_element_type(g.scalar_type(), [&]<typename T>() {
     if constexpr (!std::is_same_v<T, Float16Bits>)

@@ -1,0 +1,91 @@
+#include "torch/recycled_memory.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <utility>
+
+namespace slimgrad::torch_ops {
+namespace {
+
+class RecyclingAllocator final : public c10::Allocator {
+ public:
+  // Never destroyed: tensors may outlive everything static.
+  static RecyclingAllocator& instance() {
+    static auto* const allocator = new RecyclingAllocator;
+    return *allocator;
+  }
+
+  c10::DataPtr allocate(std::size_t num_bytes) override {
+    if (num_bytes < kLeastKept) return c10::GetCPUAllocator()->allocate(num_bytes);
+    auto* const memory = new Memory(take(num_bytes));
+    return {memory->pointer.get(), memory, &give_back, at::kCPU};
+  }
+
+  void copy_data(void* to, const void* from, std::size_t num_bytes) const override {
+    default_copy_data(to, from, num_bytes);
+  }
+
+ private:
+  struct Memory {
+    c10::DataPtr pointer;
+    std::size_t num_bytes;
+  };
+
+  Memory take(std::size_t num_bytes) {
+    {
+      const std::scoped_lock lock(mutex_);
+      const auto found = std::ranges::find(kept_, num_bytes,
+                                           [](const Memory& memory) { return memory.num_bytes; });
+      if (found != kept_.end()) {
+        Memory memory = std::move(*found);
+        kept_.erase(found);
+        kept_bytes_ -= num_bytes;
+        return memory;
+      }
+    }
+    return {c10::GetCPUAllocator()->allocate(num_bytes), num_bytes};
+  }
+
+  static void give_back(void* context) {
+    auto* const memory = static_cast<Memory*>(context);
+    instance().keep(std::move(*memory));
+    delete memory;
+  }
+
+  void keep(Memory memory) {
+    std::list<Memory> dropped;  // and freed when the lock is gone
+    const std::scoped_lock lock(mutex_);
+    kept_bytes_ += memory.num_bytes;
+    kept_.push_front(std::move(memory));
+    while (kept_bytes_ > kMostKept) {
+      kept_bytes_ -= kept_.back().num_bytes;
+      dropped.splice(dropped.end(), kept_, std::prev(kept_.end()));
+    }
+  }
+
+  std::mutex mutex_;
+  std::list<Memory> kept_;  // used last first
+  std::size_t kept_bytes_ = 0;
+};
+
+constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+
+}  // namespace
+
+at::Tensor recycled_empty(at::IntArrayRef sizes, at::ScalarType type, at::MemoryFormat format) {
+  return at::Tensor(
+      at::detail::empty_generic(sizes, &RecyclingAllocator::instance(), kCpu, type, format));
+}
+
+at::Tensor recycled_empty_like(const at::Tensor& like) {
+  if (!like.is_non_overlapping_and_dense()) return at::empty_like(like);
+  return at::Tensor(at::detail::empty_strided_generic(
+      like.sizes(), like.strides(), &RecyclingAllocator::instance(), kCpu, like.scalar_type()));
+}
+
+}  // namespace slimgrad::torch_ops

@@ -1,0 +1,28 @@
+// Large results in memory that was used before. The system hands out fresh memory page by page,
+// each cleared and entered on first touch, and torch gives large tensors back to it at once: on a
+// CPU that costs more than a sparse product takes to compute. So what such a result leaves behind
+// is kept, and the next one of the same size, in the same backward pass or in the next step, gets
+// it.
+//
+// At most kMostKept bytes are kept; what has not been used for longest goes first. Smaller results
+// than kLeastKept come from torch's allocator as ever.
+#ifndef SLIMGRAD_TORCH_RECYCLED_MEMORY_H_
+#define SLIMGRAD_TORCH_RECYCLED_MEMORY_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+
+namespace slimgrad::torch_ops {
+
+inline constexpr std::size_t kLeastKept = std::size_t{1} << 20;
+inline constexpr std::size_t kMostKept = std::size_t{128} << 20;
+
+// Like at::empty with the type, sizes and memory format given, on the CPU.
+at::Tensor recycled_empty(at::IntArrayRef sizes, at::ScalarType type, at::MemoryFormat format);
+// Like at::empty_like, of a tensor on the CPU.
+at::Tensor recycled_empty_like(const at::Tensor& like);
+
+}  // namespace slimgrad::torch_ops
+
+#endif  // SLIMGRAD_TORCH_RECYCLED_MEMORY_H_

@@ -1,0 +1,85 @@
+"""Large gradients of sparse products get the memory of earlier ones, never of one in use."""
+
+import resource
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from gate_samples import lognormal
+from sparse_samples import backward, pair
+
+import slimgrad as sg
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LARGE = (1024, 512)  # 2 MiB
+MOST_KEPT = 128 << 20
+
+
+@pytest.fixture
+def layer():
+    return pair(sg.nn.Linear, 512, 512, bias=False)[1]
+
+
+def input_gradient(layer, seed=0, shape=LARGE):
+    torch.manual_seed(seed)
+    return backward(layer, torch.randn(shape), lognormal(shape))["input"]
+
+
+def test_memory_is_used_again(layer):
+    addresses = set()
+    for _ in range(8):
+        addresses.add(input_gradient(layer).data_ptr())
+    assert len(addresses) <= 2  # the last one is let go of after the next one has come
+
+
+def test_memory_in_use_is_left_alone(layer):
+    held = [input_gradient(layer, seed) for seed in range(4)]
+    views = [g[5:9].T for g in held]
+    copies = [g.clone() for g in held]
+    assert len({g.data_ptr() for g in held}) == 4
+    del held
+    for seed in range(4, 8):
+        input_gradient(layer, seed)
+    assert all(torch.equal(view, copy[5:9].T) for view, copy in zip(views, copies, strict=True))
+
+
+def test_it_behaves_like_any_tensor(layer):
+    grad = input_gradient(layer)
+    copy = grad.clone()
+    assert grad.untyped_storage().resizable()
+    grad.resize_(2048, 512)
+    assert torch.equal(grad[:1024], copy)
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_what_is_kept_is_bounded(layer):
+    """Of five times 40 MiB three are kept. So large, malloc gives them back to the system."""
+    held = [input_gradient(layer, shape=(20 << 10, 512)) for _ in range(5)]
+    before, freed = resident_bytes(), 2 * held[0].nbytes
+    assert 3 * held[0].nbytes <= MOST_KEPT < 4 * held[0].nbytes
+    del held
+    assert abs(before - resident_bytes() - freed) < 0.1 * freed
+
+
+def test_threads_do_not_share_memory():
+    wrong = []
+
+    def work(seed):
+        layer = pair(sg.nn.Linear, 512, 512, bias=False, seed=seed)[1]
+        grads = [input_gradient(layer, seed) for _ in range(3)]
+        copies = [g.clone() for g in grads]
+        for _ in range(10):
+            input_gradient(layer, seed)
+        wrong.extend(not torch.equal(g, c) for g, c in zip(grads, copies, strict=True))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not any(wrong)
