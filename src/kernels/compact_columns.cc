@@ -194,10 +194,18 @@ HWY_NOINLINE void compact_all(const Plan& plan, const MatrixRows<T>& rows,
     const std::size_t count = std::min(num_rows - first, some.most_rows());
     const std::size_t at = first * columns + static_cast<std::size_t>(lists.first_column);
     some.template fill<prunes>(rows.data + at, columns, count, rows.first_index + at);
+    // What the next round reads, as it comes: elements that follow each other, or parts of rows.
     const T* next = rows.data + at + count * columns;
+    std::size_t left = num_columns == columns ? count * columns : num_columns;
     for (std::size_t c = 0; c < num_columns; c += 8)
-      for (std::size_t r = 0; r < count; r += 8, next += 64) {
-        if (num_columns == columns) prefetch(next);
+      for (std::size_t r = 0; r < count; r += 8) {
+        prefetch(next);
+        next += 64;
+        left -= std::min<std::size_t>(left, 64);
+        if (left == 0) {
+          next += columns - num_columns;
+          left = num_columns;
+        }
         append_square(some.row(r) + c, some.step(),
                       load_positions(lists.row_offsets + first + r, count - r),
                       std::min<std::size_t>(8, num_columns - c), room.values + c * stride,
