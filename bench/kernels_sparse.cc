@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/apply.h"
+#include "kernels/compact_columns.h"
 #include "kernels/compact_rows.h"
 #include "kernels/sparse_sums.h"
 
@@ -99,6 +100,33 @@ void prune_and_compact(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kValues));
 }
 BENCHMARK(prune_and_compact)->ArgName("columns")->Arg(16)->Arg(64)->Arg(1024);
+
+void prune_and_compact_columns(benchmark::State& state) {
+  const std::int64_t columns = state.range(0);
+  const auto rows = static_cast<std::int64_t>(kValues) / columns;
+  const std::vector<float> x = lognormal_values(kValues);
+  std::vector<float> values(kValues + kernels::kCompactSlack);
+  std::vector<std::int32_t> offsets(values.size());
+  std::vector<std::int32_t> row_offsets(static_cast<std::size_t>(rows));
+  std::vector<std::int64_t> starts(static_cast<std::size_t>(columns) + 1);
+  const std::int64_t stride = rows + static_cast<std::int64_t>(kernels::kCompactSlack);
+  std::vector<float> room_values(static_cast<std::size_t>(columns * stride));
+  std::vector<std::int32_t> room_offsets(room_values.size()), counts(starts.size());
+  const kernels::ColumnLists lists{.first_column = 0,
+                                   .num_columns = columns,
+                                   .row_offsets = row_offsets.data(),
+                                   .room = {.stride = stride,
+                                            .values = room_values.data(),
+                                            .offsets = room_offsets.data(),
+                                            .counts = counts.data()},
+                                   .values = values.data(),
+                                   .offsets = offsets.data(),
+                                   .starts = starts.data()};
+  const kernels::Plan plan = pruning_plan();
+  for (auto _ : state) kernels::compact_columns<float>(plan, {x.data(), rows, columns, 0}, lists);
+  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kValues));
+}
+BENCHMARK(prune_and_compact_columns)->ArgName("columns")->Arg(16)->Arg(64)->Arg(256);
 
 }  // namespace
 }  // namespace slimgrad
