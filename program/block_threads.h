@@ -4,7 +4,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <span>
 
 #include "program/progress.h"
 
@@ -18,6 +20,14 @@ void declare_threads(CLI::App& app, int& num_threads);
 // ended. REQUIRES: calls for disjoint ranges may be concurrent.
 void for_block_ranges(std::size_t num_blocks, int num_threads, Progress& progress,
                       const std::function<void(std::size_t, std::size_t)>& work);
+
+// About the bytes that belong to these blocks of all that make up `bytes`.
+inline std::span<const std::uint8_t> share_of(std::span<const std::uint8_t> bytes,
+                                              std::size_t first, std::size_t last,
+                                              std::size_t num_blocks) {
+  const std::size_t begin = bytes.size() / num_blocks * first;
+  return bytes.subspan(begin, bytes.size() / num_blocks * last - begin);
+}
 
 }  // namespace slimgrad::program
 

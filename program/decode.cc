@@ -1,6 +1,7 @@
 // slimgrad decode: payloads to tensors.
 #include <slimgrad/payload.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "program/block_threads.h"
@@ -18,10 +19,6 @@ struct Options {
   int num_threads = default_num_threads();
 };
 
-void write_text(NewFile& file, const std::string& text) {
-  file.write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
-}
-
 // After the input has proved to be one.
 void check_ending(const std::string& path, const std::string& ending) {
   if (!ends_with(path, ending))
@@ -29,14 +26,22 @@ void check_ending(const std::string& path, const std::string& ending) {
                      ", as this is what was encoded, got '" + path + "'");
 }
 
-std::vector<std::uint8_t> decode_tensor(const PayloadDecoder& decoder, const std::string& name,
-                                        int num_threads) {
-  const std::uint64_t num_bytes = decoder.info().num_bytes();
-  std::vector<std::uint8_t> values(num_bytes);
-  Progress progress("decoding " + name, num_bytes);
-  for_block_ranges(decoder.num_blocks(), num_threads, progress,
-                   [&](std::size_t first, std::size_t last) { decoder.run(first, last, values); });
-  return values;
+// Into the values' place in the file to be written.
+void decode_tensor(const PayloadDecoder& decoder, const NamedTensor& tensor, int num_threads,
+                   const NewFile& file, std::span<std::uint8_t> values) {
+  // Values in a file may lie anywhere; decoded ones are aligned.
+  std::optional<NewFile> aligned;
+  std::span<std::uint8_t> to = values;
+  if (!is_aligned(values, decoder.info().dtype))
+    to = aligned.emplace(file.path() + ".aligned").map(0, values.size());
+  const std::size_t num_blocks = decoder.num_blocks();
+  Progress progress("decoding " + tensor.name, values.size());
+  for_block_ranges(num_blocks, num_threads, progress, [&](std::size_t first, std::size_t last) {
+    decoder.run(first, last, to);
+    release(share_of(tensor.bytes, first, last, num_blocks));
+    release(share_of(to, first, last, num_blocks));
+  });
+  if (aligned) std::ranges::copy(to, values.begin());
 }
 
 // Whether the payload is the one that the index of its container describes.
@@ -48,7 +53,8 @@ void check_entry(const NamedTensor& entry, const PayloadInfo& info) {
                        "damaged container: '" + entry.name + "' is not what the index says");
 }
 
-void write_safetensors(const PayloadFile& input, const Options& options, NewFile& file) {
+// Both return the size of the file.
+std::uint64_t write_safetensors(const PayloadFile& input, const Options& options, NewFile& file) {
   check_ending(options.out, ".safetensors");
   std::vector<std::uint64_t> sizes;
   for (const NamedTensor& tensor : input.tensors) {
@@ -56,30 +62,37 @@ void write_safetensors(const PayloadFile& input, const Options& options, NewFile
     check_entry(tensor, info);
     sizes.push_back(info.num_bytes());
   }
-  write_text(file, safetensors_header(input.metadata, input.tensors, sizes));
-  for (const NamedTensor& tensor : input.tensors)
-    file.write(decode_tensor(PayloadDecoder(tensor.bytes), tensor.name, options.num_threads));
+  const std::string header = safetensors_header(input.metadata, input.tensors, sizes);
+  std::uint64_t offset = header.size();
+  std::ranges::copy(header, file.map(0, offset).begin());
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const PayloadDecoder decoder(input.tensors[i].bytes);
+    decode_tensor(decoder, input.tensors[i], options.num_threads, file, file.map(offset, sizes[i]));
+    offset += sizes[i];
+  }
+  return offset;
 }
 
-void write_npy(const PayloadFile& input, const Options& options, NewFile& file) {
+std::uint64_t write_npy(const PayloadFile& input, const Options& options, NewFile& file) {
   const PayloadDecoder decoder(input.tensors[0].bytes);
   check_ending(options.out, ".npy");
-  const std::vector<std::uint8_t> values = decode_tensor(decoder, "", options.num_threads);
   const PayloadInfo& info = decoder.info();
-  write_text(file, npy_header(info.dtype, info.shape, info.fortran_order));
-  file.write(values);
+  const std::string header = npy_header(info.dtype, info.shape, info.fortran_order);
+  const std::span<std::uint8_t> bytes = file.map(0, header.size() + info.num_bytes());
+  std::ranges::copy(header, bytes.begin());
+  decode_tensor(decoder, input.tensors[0], options.num_threads, file, bytes.subspan(header.size()));
+  return bytes.size();
 }
 
 Report run(const Options& options) {
-  const std::vector<std::uint8_t> bytes = read_file(options.in);
+  const InputFile in(options.in);
   NewFile file(options.out);
+  std::uint64_t size = 0;
   Report report;
   try {
-    const PayloadFile input = parse_payload_file(bytes);
-    if (input.is_container)
-      write_safetensors(input, options, file);
-    else
-      write_npy(input, options, file);
+    const PayloadFile input = parse_payload_file(in.bytes());
+    size = input.is_container ? write_safetensors(input, options, file)
+                              : write_npy(input, options, file);
     report.json = {
         {"input", options.in}, {"output", options.out}, {"tensors", input.tensors.size()}};
     report.text = options.out + ": " + std::to_string(input.tensors.size()) +
@@ -87,7 +100,7 @@ Report run(const Options& options) {
   } catch (const PayloadError& error) {
     throw FileError(options.in + ": " + error.what());
   }
-  file.commit();
+  file.commit(size);
   return report;
 }
 

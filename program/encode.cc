@@ -1,7 +1,10 @@
 // slimgrad encode: tensors to payloads.
 #include <slimgrad/payload.h>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
+#include <numeric>
 
 #include "program/block_threads.h"
 #include "program/byte_files.h"
@@ -34,45 +37,64 @@ EncodeOptions encode_options(const Options& options) {
   return result;
 }
 
-std::vector<std::uint8_t> encode_tensor(const NamedTensor& tensor, EncodeOptions options,
-                                        int num_threads) {
+// A tensor's payload in the file to be written.
+struct Coded {
+  std::uint64_t num_bytes;
+  PayloadKind kind;
+};
+
+// Room in which the blocks of a tensor need no memory of their own, however they turn out: a little
+// more than the tensor, as a block may grow by some hundred bytes of tables.
+std::uint64_t room_for(const TensorView& view) {
+  const std::uint64_t bound = encode_bound(view);
+  return bound + bound / 64;
+}
+
+// Puts the payload of a tensor at an offset of the file.
+Coded encode_tensor(const NamedTensor& tensor, EncodeOptions options, int num_threads,
+                    NewFile& file, std::uint64_t offset) {
   TensorView view = {tensor.bytes.data(), tensor.dtype.value_or(DType::kInt8), tensor.shape,
                      tensor.fortran_order};
   if (!tensor.dtype) view.shape = {tensor.bytes.size()};
   if (view.dtype == DType::kFloat64 || view.dtype == DType::kInt8)
     if (!tensor.name.empty()) options = {.coder = options.coder};
   // Values in a file may lie anywhere; a payload's are aligned.
-  std::vector<double> aligned;
-  if (reinterpret_cast<std::uintptr_t>(view.data) % bytes_of(view.dtype) != 0) {
-    aligned.resize(tensor.bytes.size() / 8 + 1);
-    std::copy(tensor.bytes.begin(), tensor.bytes.end(),
-              reinterpret_cast<std::uint8_t*>(aligned.data()));
-    view.data = aligned.data();
+  std::optional<NewFile> aligned;
+  if (!is_aligned(tensor.bytes, view.dtype)) {
+    const std::span<std::uint8_t> copy =
+        aligned.emplace(file.path() + ".aligned").map(0, tensor.bytes.size());
+    std::ranges::copy(tensor.bytes, copy.begin());
+    view.data = copy.data();
   }
-  PayloadEncoder encoder(view, options);
+  const std::span<std::uint8_t> room = file.map(offset, room_for(view));
+  PayloadEncoder encoder(view, options, room);
   Progress progress("encoding " + tensor.name, tensor.bytes.size());
   for_block_ranges(encoder.num_blocks(), num_threads, progress,
-                   [&](std::size_t first, std::size_t last) { encoder.run(first, last); });
-  std::vector<std::uint8_t> payload(encoder.finish());
+                   [&](std::size_t first, std::size_t last) {
+                     encoder.run(first, last);
+                     release(share_of(tensor.bytes, first, last, encoder.num_blocks()));
+                   });
+  const std::span<std::uint8_t> payload = room.first(encoder.finish());
   encoder.write(payload);
-  return payload;
+  return {payload.size(), inspect(payload).kind};
 }
 
-void write_payloads(const Options& options, const Safetensors& input, bool container,
-                    const std::vector<std::vector<std::uint8_t>>& payloads) {
+// The index of a container is known, and so how long it is, when its payloads are: they lie at the
+// beginning of the file, and make room for it. Returns the size of the file.
+std::uint64_t put_index(const Safetensors& input, const std::vector<Coded>& payloads,
+                        NewFile& file) {
   std::vector<std::uint64_t> sizes;
-  for (const auto& payload : payloads) sizes.push_back(payload.size());
-  NewFile file(options.out);
-  if (container) {
-    const std::string header = container_header(input.metadata, input.tensors, sizes);
-    file.write({reinterpret_cast<const std::uint8_t*>(header.data()), header.size()});
-  }
-  for (const auto& payload : payloads) file.write(payload);
-  file.commit();
+  for (const Coded& payload : payloads) sizes.push_back(payload.num_bytes);
+  const std::string header = container_header(input.metadata, input.tensors, sizes);
+  const std::uint64_t body = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+  const std::span<std::uint8_t> bytes = file.map(0, header.size() + body);
+  std::memmove(bytes.data() + header.size(), bytes.data(), body);
+  std::ranges::copy(header, bytes.begin());
+  return bytes.size();
 }
 
 Report report_of(const Options& options, const Safetensors& input,
-                 const std::vector<std::vector<std::uint8_t>>& payloads) {
+                 const std::vector<Coded>& payloads) {
   Report report;
   std::uint64_t before = 0, after = 0;
   Table table({{"tensor", Align::kLeft}, {"kind", Align::kLeft}, {"bytes"}, {"coded"}, {"ratio"}});
@@ -82,8 +104,8 @@ Report report_of(const Options& options, const Safetensors& input,
   };
   for (std::size_t i = 0; i < payloads.size(); ++i) {
     const std::string& name = input.tensors[i].name;
-    const std::uint64_t bytes = input.tensors[i].bytes.size(), coded = payloads[i].size();
-    const std::string kind(payload_kind_name(inspect(payloads[i]).kind));
+    const std::uint64_t bytes = input.tensors[i].bytes.size(), coded = payloads[i].num_bytes;
+    const std::string kind(payload_kind_name(payloads[i].kind));
     report.json["tensors"].push_back(
         {{"name", name}, {"kind", kind}, {"bytes", bytes}, {"payload_bytes", coded}});
     table.add({name.empty() ? options.in : name, kind, std::to_string(bytes), std::to_string(coded),
@@ -102,21 +124,25 @@ Report report_of(const Options& options, const Safetensors& input,
 
 Report run(const Options& options) {
   const EncodeOptions how = encode_options(options);
-  const std::vector<std::uint8_t> file = read_file(options.in);
+  const InputFile in(options.in);
   const bool container = ends_with(options.in, ".safetensors");
   Safetensors input;
-  std::vector<std::vector<std::uint8_t>> payloads;
   try {
     if (container)
-      input = parse_safetensors(file);
+      input = parse_safetensors(in.bytes());
     else
-      input.tensors.push_back(parse_npy(file, options.bfloat16));
-    for (const NamedTensor& tensor : input.tensors)
-      payloads.push_back(encode_tensor(tensor, how, options.num_threads));
+      input.tensors.push_back(parse_npy(in.bytes(), options.bfloat16));
   } catch (const std::runtime_error& error) {
     throw FileError(options.in + ": " + error.what());
   }
-  write_payloads(options, input, container, payloads);
+  NewFile file(options.out);
+  std::vector<Coded> payloads;
+  std::uint64_t size = 0;
+  for (const NamedTensor& tensor : input.tensors) {
+    payloads.push_back(encode_tensor(tensor, how, options.num_threads, file, size));
+    size += payloads.back().num_bytes;
+  }
+  file.commit(container ? put_index(input, payloads, file) : size);
   return report_of(options, input, payloads);
 }
 

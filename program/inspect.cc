@@ -51,7 +51,7 @@ std::string parameters_text(const Json& parameters) {
 }
 
 Report run(const std::string& path) {
-  const std::vector<std::uint8_t> bytes = read_file(path);
+  const InputFile file(path);
   Report report;
   report.json = {{"file", path}, {"tensors", Json::array()}};
   Table table({{"tensor", Align::kLeft},
@@ -62,7 +62,7 @@ Report run(const std::string& path) {
                {"coded"},
                {"parameters", Align::kLeft}});
   try {
-    for (const NamedTensor& tensor : parse_payload_file(bytes).tensors) {
+    for (const NamedTensor& tensor : parse_payload_file(file.bytes()).tensors) {
       const PayloadInfo info = inspect(tensor.bytes);
       const Json parameters = parameters_of(info);
       const std::string dtype(tensor.type.empty() ? dtype_name(info.dtype) : tensor.type);

@@ -27,6 +27,10 @@ struct NamedTensor {
   bool fortran_order = false;  // .npy files only
 };
 
+inline bool is_aligned(std::span<const std::uint8_t> values, DType dtype) {
+  return reinterpret_cast<std::uintptr_t>(values.data()) % bytes_of(dtype) == 0;
+}
+
 // 16-bit integers are bfloat16 if `bfloat16` says so. The result refers to `file`.
 // Throws std::runtime_error in one line.
 NamedTensor parse_npy(std::span<const std::uint8_t> file, bool bfloat16);

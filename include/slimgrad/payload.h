@@ -100,8 +100,9 @@ void decode_into(std::span<const std::uint8_t> payload, std::span<std::uint8_t> 
 //
 // Memory of the caller, `out`, saves a copy: blocks are coded into it, a range without gaps, and
 // write(out.first(finish())) closes the gaps between ranges. It should have encode_bound() bytes;
-// with less, blocks may take memory of their own for a while. It must outlive the encoder, and not
-// overlap the tensor.
+// with less, blocks may take memory of their own for a while, and with a sixtieth more none of the
+// default size does, whatever the values are. It must outlive the encoder, and not overlap the
+// tensor.
 class PayloadEncoder {
  public:
   PayloadEncoder(const TensorView& tensor, const EncodeOptions& options,

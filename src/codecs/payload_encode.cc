@@ -90,11 +90,13 @@ std::size_t PayloadEncoder::State::block_bound(std::size_t num_values) const {
 }
 
 // Where a run of blocks that begins with this one is put: behind all that the blocks before it can
-// take, unless they grow. So runs do not meet, and within a run there are no gaps.
+// take, unless they grow. So runs do not meet, and within a run there are no gaps. Room to spare is
+// spread over the blocks, which then may grow.
 std::uint8_t* PayloadEncoder::State::place_of(std::size_t index) const {
   const std::uint64_t slot = PlaneEncoder::bound(std::size_t{1} << info.block_log2, 1) *
                              std::uint64_t{bytes_of(info.dtype)};
-  const std::uint64_t offset = header.size() + index * slot;
+  const std::uint64_t share = (room.size() - std::min(room.size(), header.size())) / blocks.size();
+  const std::uint64_t offset = header.size() + index * std::max(slot, share);
   return room.data() + std::min<std::uint64_t>(offset, room.size());
 }
 
@@ -200,6 +202,7 @@ PayloadEncoder::~PayloadEncoder() = default;
 std::size_t PayloadEncoder::num_blocks() const { return state_->blocks.size(); }
 
 void PayloadEncoder::run(std::size_t first, std::size_t last) {
+  if (first == last) return;
   State& state = *state_;
   State::Worker worker(state);
   std::uint8_t* next = state.place_of(first);
@@ -216,6 +219,12 @@ void PayloadEncoder::run(std::size_t first, std::size_t last) {
     const std::uint8_t* const begin = to;
     worker.put_block(range, to);
     block.bytes = {begin, to};
+    if (fits || block.bytes.size() > static_cast<std::size_t>(end - next)) continue;
+    // It would have had room after all.
+    std::uint8_t* const place = next;
+    next = std::copy(block.bytes.begin(), block.bytes.end(), place);
+    block.bytes = {place, next};
+    block.own.reset();
   }
 }
 

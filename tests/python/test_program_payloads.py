@@ -1,12 +1,15 @@
 """slimgrad encode, decode and inspect, run as users run them."""
 
 import json
+import resource
 import struct
+import subprocess
+import time
 
 import numpy as np
 import pytest
 import torch
-from test_program import fail, gradient, read_json, save, succeed
+from test_program import PROGRAM, fail, gradient, read_json, save, succeed
 
 import slimgrad as sg
 
@@ -118,6 +121,68 @@ def test_lossy_modes_leave_other_types_alone(tmp_path, model_file):
     tensors = {t["name"]: t for t in read_json("inspect", tmp_path / "m.sg")["tensors"]}
     assert tensors["weight"]["kind"] == "uniform"
     assert tensors["steps"]["kind"] in ("raw", "lossless")
+
+
+NUM_LARGE = 24 << 20  # values; 96 MiB
+
+
+def large_file(folder, kind):
+    """Noise in the mantissas, a few zeros, one exponent in eight other than the rest."""
+    rng = np.random.default_rng(3)
+    bits = rng.integers(0, 1 << 32, NUM_LARGE, dtype=np.uint32)
+    values = (bits & 0x803FFFFF | 0x3C000000 | (bits >> 3 & 0x00400000)).view("f4")
+    if kind == "pruned":
+        values[::20] = 0
+    if kind == "incompressible":
+        values = bits.view("f4")
+    if kind == "safetensors":
+        # The first tensor moves the others to odd addresses.
+        parts = {"flags": ("BOOL", np.ones(3, bool)), "a": ("F32", values[: NUM_LARGE // 2])}
+        parts |= {"b": ("F32", values[NUM_LARGE // 2 :])}
+        return safetensors(folder / "x.safetensors", parts)
+    return save(folder / "x.npy", values)
+
+
+@pytest.mark.parametrize("kind", ["plain", "pruned", "incompressible", "safetensors"])
+def test_memory_does_not_grow_with_the_file(tmp_path, kind):
+    """RLIMIT_DATA counts what a process has for itself, and no pages of files."""
+    source = large_file(tmp_path, kind)
+    back = tmp_path / f"back{source.suffix}"
+
+    def in_little_memory(*args):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (48 << 20, 48 << 20))  # noqa: E731
+        done = subprocess.run([PROGRAM, *map(str, args)], capture_output=True, preexec_fn=limit)
+        assert done.returncode == 0, done.stderr.decode()
+
+    flags = ["--mode", "pruned"] if kind == "incompressible" else []
+    in_little_memory("encode", source, tmp_path / "x.sg", "--threads", 2, *flags)
+    in_little_memory("decode", tmp_path / "x.sg", back, "--threads", 2)
+    in_little_memory("inspect", tmp_path / "x.sg")
+    assert back.stat().st_size == source.stat().st_size
+    assert np.array_equal(np.memmap(back, np.uint8), np.memmap(source, np.uint8))
+    back.unlink()
+    assert {f.name for f in tmp_path.iterdir()} == {"x.sg", source.name}
+
+
+def test_a_file_that_becomes_shorter(tmp_path):
+    """It is found out in the middle of the work, or too late; either way nothing else is left."""
+    source = save(tmp_path / "x.npy", np.arange(8 << 20, dtype="f4"))
+    run = subprocess.Popen(
+        [PROGRAM, "encode", source, tmp_path / "x.sg", "--threads", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    while run.poll() is None and not list(tmp_path.glob("x.sg*")):
+        time.sleep(0.001)
+    with open(source, "r+b") as file:
+        file.truncate(4096)
+    _, message = run.communicate(timeout=60)
+    assert run.returncode in (0, 2)
+    if run.returncode == 2:
+        assert message.startswith(b"slimgrad: a file became shorter")
+        assert message.count(b"\n") == 1
+    left = ["x.npy"] if run.returncode == 2 else ["x.npy", "x.sg"]
+    assert sorted(f.name for f in tmp_path.iterdir()) == left
 
 
 def test_damage_is_status_2_and_leaves_no_file(tmp_path, model_file):
