@@ -14,7 +14,7 @@
 #include <slimgrad/payload.h>
 #include <slimgrad/prune.h>
 
-#include "codecs/checksum.h"
+#include "kernels/checksum.h"
 
 namespace slimgrad {
 
