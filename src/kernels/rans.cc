@@ -18,23 +18,23 @@ bool is_valid(const RansFrequencies& frequencies) noexcept {
 }
 
 void build_encode_table(const RansFrequencies& frequencies, RansEncodeTable& table) noexcept {
+  using Entry = RansEncodeEntry;
   std::uint32_t start = 0;
   for (int s = 0; s < 256; ++s) {
     const std::uint32_t frequency = frequencies.frequency[s];
-    table.packed[s] = frequency | start << 16;
-    start += frequency;
     if (frequency == 0) continue;
-    const int shift = std::bit_width(frequency - 1);  // ceil(log2 f)
-    table.shift[s] = static_cast<std::uint8_t>(shift);
-    table.reciprocal[s] = ((std::uint64_t{1} << (31 + shift)) + frequency - 1) / frequency;
+    const int log2 = std::bit_width(frequency - 1);  // rounded up
+    const std::uint64_t reciprocal =
+        ((std::uint64_t{1} << (31 + log2)) + frequency - 1) / frequency;
+    const std::uint32_t shift = frequency > 1 ? static_cast<std::uint32_t>(log2 - 1) : 0;
+    const std::uint32_t bias = frequency > 1 ? start : start + kRansTotal - 1;
+    table.entry[s] = {frequency > 1 ? static_cast<std::uint32_t>(reciprocal) : 0xffffffffu,
+                      (kRansTotal - frequency) | bias << Entry::kBiasAt | shift << Entry::kShiftAt};
+    start += frequency;
   }
   if (!frequencies.has_escape()) return;
-  for (int s = 0; s < 256; ++s) {
-    if (frequencies.frequency[s] != 0) continue;
-    table.packed[s] = table.packed[frequencies.escape];
-    table.shift[s] = table.shift[frequencies.escape];
-    table.reciprocal[s] = table.reciprocal[frequencies.escape];
-  }
+  for (int s = 0; s < 256; ++s)
+    if (frequencies.frequency[s] == 0) table.entry[s] = table.entry[frequencies.escape];
 }
 
 void build_decode_table(const RansFrequencies& frequencies, RansDecodeTable& table) noexcept {

@@ -61,15 +61,32 @@ struct RansFrequencies {
 // Whether the frequencies keep the promises above.
 bool is_valid(const RansFrequencies& frequencies) noexcept;
 
+// All that an encoder needs of a symbol, in one load of 64 bits.
+//
+// x' = floor(x / f) 2^n + x mod f + c = x + bias + q (2^n - f) with q = floor(x / f) and bias = c.
+// For x < 2^31, s = ceil(log2 f) and reciprocal = ceil(2^(31+s) / f) < 2^32, it is
+// q = (x * reciprocal) >> (31 + s): the excess is x e / (f 2^(31+s)) < 1/f, where e < f <= 2^s
+// (Granlund and Montgomery). The product's upper 32 bits are taken first, then shift = s - 1 more.
+// For f = 1 that would be -1; there the reciprocal 2^32 - 1 gives q = x - 1, and a bias that is
+// larger by 2^n - 1 makes up for it (Giesen).
+struct RansEncodeEntry {
+  static constexpr int kBiasAt = 13, kShiftAt = 28;
+  static constexpr std::uint32_t kOthers = 0xfff, kBias = 0x1fff;
+  // others << kToLimit is 2^31 less the least x that has to be shortened first: added to x it sets
+  // the sign bit of those.
+  static constexpr int kToLimit = 31 - kRansBits;
+
+  std::uint32_t reciprocal = 0;
+  std::uint32_t fields = 0;  // 2^n - f | bias << 13 | shift << 28
+
+  constexpr std::uint32_t others() const { return fields & kOthers; }
+  constexpr std::uint32_t bias() const { return fields >> kBiasAt & kBias; }
+  constexpr std::uint32_t shift() const { return fields >> kShiftAt; }
+};
+
 struct RansEncodeTable {
-  // frequency | start << 16: all that an encoder needs of a symbol, in one gather. Symbols without
-  // a frequency have the escape's.
-  alignas(64) std::array<std::uint32_t, 256> packed;
-  // floor(x / f) = (x * reciprocal) >> (31 + shift) for x < 2^31: with s = ceil(log2 f) and
-  // reciprocal = ceil(2^(31+s) / f) the excess is x e / (f 2^(31+s)) < 1/f, where e < f <= 2^s
-  // (Granlund and Montgomery).
-  std::array<std::uint64_t, 256> reciprocal;
-  std::array<std::uint8_t, 256> shift;
+  // Symbols without a frequency have the escape's.
+  alignas(64) std::array<RansEncodeEntry, 256> entry;
 };
 
 struct RansDecodeTable {

@@ -30,19 +30,17 @@ inline void encode_group(std::span<const std::uint8_t> group, const RansEncodeTa
                          States& states, std::uint8_t*& end) noexcept {
   for (int k = kRansStates - 1; k >= 0; --k) {
     if (position_of_state(k) >= group.size()) continue;
-    const std::uint8_t symbol = group[position_of_state(k)];
-    const std::uint32_t frequency = table.packed[symbol] & 0xffff;
-    const std::uint32_t start = table.packed[symbol] >> 16;
+    const RansEncodeEntry entry = table.entry[group[position_of_state(k)]];
     std::uint32_t x = states[k];
-    if (x >= frequency << (31 - kRansBits)) {
+    if (x >= (kRansTotal - entry.others()) << RansEncodeEntry::kToLimit) {
       const std::uint16_t word = static_cast<std::uint16_t>(x);
       end -= 2;
       std::memcpy(end, &word, 2);
       x >>= 16;
     }
     const auto quotient =
-        static_cast<std::uint32_t>((x * table.reciprocal[symbol]) >> (31 + table.shift[symbol]));
-    states[k] = x + start + quotient * (kRansTotal - frequency);
+        static_cast<std::uint32_t>((std::uint64_t{x} * entry.reciprocal) >> 32 >> entry.shift());
+    states[k] = x + entry.bias() + quotient * entry.others();
   }
 }
 

@@ -57,7 +57,6 @@ namespace slimgrad::rans::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using D32 = hn::FixedTag<std::uint32_t, 8>;
 using DI32 = hn::FixedTag<std::int32_t, 8>;
-using DF32 = hn::FixedTag<float, 8>;
 using D16 = hn::FixedTag<std::uint16_t, 8>;
 using D8x16 = hn::FixedTag<std::uint8_t, 16>;
 using V32 = hn::Vec<D32>;
@@ -96,72 +95,88 @@ HWY_INLINE V32 look(const std::uint32_t* HWY_RESTRICT table, const std::uint32_t
                        look_up_four(table, i[0] & kLow, i[0] >> 32, i[1] & kLow, i[1] >> 32))};
 }
 
-// floor(x / f) 2^n + x mod f + start. As x < f 2^(31-n) and n = 12, the quotient is below 2^19;
-// conversion, division and subtraction round once each, so the float quotient is off by less than
-// 1/8. Less 5/8 and rounded to the nearest integer (by adding 2^23) it is the true one or one less,
-// possibly -1, and one comparison with the remainder mends it.
-HWY_INLINE V32 push(V32 x, V32 frequency, V32 start) {
-  const D32 d;
-  const DI32 di;
-  const DF32 df;
-  const auto estimate =
-      hn::Div(hn::ConvertTo(df, hn::BitCast(di, x)), hn::ConvertTo(df, hn::BitCast(di, frequency)));
-  const auto shifted = hn::Add(hn::Sub(estimate, hn::Set(df, 0.625f)), hn::Set(df, 0x1p23f));
-  const V32 quotient = hn::Sub(hn::BitCast(d, shifted), hn::Set(d, 0x4b000000u));
-  const V32 rest = hn::Sub(x, hn::Mul(quotient, frequency));
-  const V32 mend =
-      hn::IfThenZeroElse(less(rest, frequency), hn::Sub(hn::Set(d, kRansTotal), frequency));
-  return hn::Add(hn::Add(hn::ShiftLeft<kRansBits>(quotient), hn::Add(rest, start)), mend);
+// The upper halves of the 64-bit lanes of a and b: of a's first two and b's, and of their others.
+HWY_INLINE __m256i upper_halves(__m256i a, __m256i b) {
+  return _mm256_castps_si256(
+      _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
+}
+
+// The entries of the symbols of byte v of words i, i + 1, i + 4 and i + 5 of a group. Broadcasts
+// and blends, because shuffles, of which there are enough below, have fewer units to run on.
+template <int v>
+HWY_INLINE __m256i look_up_entries(const RansEncodeEntry* entries, const std::uint8_t* group,
+                                   int i) {
+  const auto entry = [&](int word) HWY_ATTR {
+    std::int64_t bits;
+    std::memcpy(&bits, entries + group[4 * word + v], sizeof(bits));
+    return _mm256_set1_epi64x(bits);
+  };
+  return _mm256_blend_epi32(_mm256_blend_epi32(entry(i), entry(i + 1), 0x0c),
+                            _mm256_blend_epi32(entry(i + 4), entry(i + 5), 0xc0), 0xf0);
 }
 
 // Encodes byte v of each of the eight 32-bit words of a group.
 template <int v>
-HWY_INLINE V32 encode_vector(V32 x, const std::uint8_t* group, const RansEncodeTable& table,
-                             std::uint8_t*& end) {
-  const D32 d;
-  const auto entry = [&](int i) {
-    return _mm_cvtsi32_si128(static_cast<int>(table.packed[group[4 * i + v]]));
-  };
-  const auto four = [&](int i) HWY_ATTR {
-    return _mm_unpacklo_epi64(_mm_unpacklo_epi32(entry(i), entry(i + 1)),
-                              _mm_unpacklo_epi32(entry(i + 2), entry(i + 3)));
-  };
-  const V32 packed{_mm256_set_m128i(four(4), four(0))};
-  const V32 frequency = hn::And(packed, hn::Set(d, 0xffff));
-  const auto keeps = less(x, hn::ShiftLeft<31 - kRansBits>(frequency));
-  std::uint8_t set[8];  // Highway writes one byte and wants room for eight
-  hn::StoreMaskBits(d, keeps, set);
-  const std::uint8_t gives = static_cast<std::uint8_t>(~set[0]);
-  const auto words = hn::BitCast(D8x16(), hn::TruncateTo(D16(), x));
-  const auto shuffle = hn::Load(D8x16(), kGive.index[gives]);
+HWY_INLINE __m256i encode_vector(__m256i x, const std::uint8_t* group,
+                                 const RansEncodeEntry* entries, std::uint8_t*& end) {
+  using Entry = RansEncodeEntry;
+  // In the order of the products below: lanes 0, 1, 4, 5 and 2, 3, 6, 7.
+  const __m256i outer = look_up_entries<v>(entries, group, 0);
+  const __m256i inner = look_up_entries<v>(entries, group, 2);
+  const __m256i fields = upper_halves(outer, inner);
+
+  const __m256 gives =  // by their signs
+      _mm256_castsi256_ps(_mm256_add_epi32(x, _mm256_slli_epi32(fields, Entry::kToLimit)));
+  const auto set = static_cast<unsigned>(_mm256_movemask_ps(gives));
+  const auto words = hn::BitCast(D8x16(), hn::TruncateTo(D16(), V32{x}));
+  const auto shuffle = hn::Load(D8x16(), kGive.index[set]);
   hn::StoreU(hn::TableLookupBytes(words, shuffle), D8x16(), end - 16);
-  end -= 2 * hwy::PopCount(gives);
-  x = hn::IfThenElse(keeps, x, hn::ShiftRight<16>(x));
-  return push(x, frequency, hn::ShiftRight<16>(packed));
+  end -= 2 * static_cast<std::size_t>(std::popcount(set));
+  x = _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(x),
+                                           _mm256_castsi256_ps(_mm256_srli_epi32(x, 16)), gives));
+
+  const __m256i outer_product = _mm256_mul_epu32(_mm256_unpacklo_epi32(x, x), outer);
+  const __m256i inner_product = _mm256_mul_epu32(_mm256_unpackhi_epi32(x, x), inner);
+  const __m256i quotient = _mm256_srlv_epi32(upper_halves(outer_product, inner_product),
+                                             _mm256_srli_epi32(fields, Entry::kShiftAt));
+  const __m256i others = _mm256_and_si256(fields, _mm256_set1_epi32(Entry::kOthers));
+  const __m256i bias =
+      _mm256_and_si256(_mm256_srli_epi32(fields, Entry::kBiasAt), _mm256_set1_epi32(Entry::kBias));
+  return _mm256_add_epi32(_mm256_add_epi32(x, bias), _mm256_mullo_epi32(quotient, others));
+}
+
+// The whole groups of `size` symbols, the last one first. Not inline: in the function below GCC
+// would keep the states in memory.
+HWY_NOINLINE void encode_groups(const std::uint8_t* symbols, std::size_t size,
+                                const RansEncodeTable& table, States& states, std::uint8_t*& to) {
+  const RansEncodeEntry* const entries = table.entry.data();
+  std::uint8_t* end = to;
+  auto* const x = reinterpret_cast<__m256i*>(states.data());
+  __m256i x0 = _mm256_loadu_si256(x), x1 = _mm256_loadu_si256(x + 1);
+  __m256i x2 = _mm256_loadu_si256(x + 2), x3 = _mm256_loadu_si256(x + 3);
+  for (; size > 0; size -= kRansStates) {
+    const std::uint8_t* const group = symbols + size - kRansStates;
+    x3 = encode_vector<3>(x3, group, entries, end);
+    x2 = encode_vector<2>(x2, group, entries, end);
+    x1 = encode_vector<1>(x1, group, entries, end);
+    x0 = encode_vector<0>(x0, group, entries, end);
+  }
+  _mm256_storeu_si256(x, x0);
+  _mm256_storeu_si256(x + 1, x1);
+  _mm256_storeu_si256(x + 2, x2);
+  _mm256_storeu_si256(x + 3, x3);
+  to = end;
 }
 
 std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
                                      const RansEncodeTable& table,
                                      std::span<std::uint8_t> scratch) {
-  const D32 d;
-  alignas(64) States states;
+  States states;
   states.fill(kRansLow);
   std::uint8_t* end = scratch.data() + scratch.size();
-  std::size_t size = symbols.size() / kRansStates * kRansStates;
+  const std::size_t size = symbols.size() / kRansStates * kRansStates;
   if (size < symbols.size()) encode_group(symbols.subspan(size), table, states, end);
-  V32 x0 = hn::Load(d, &states[0]), x1 = hn::Load(d, &states[8]);
-  V32 x2 = hn::Load(d, &states[16]), x3 = hn::Load(d, &states[24]);
-  for (; size > 0; size -= kRansStates) {
-    const std::uint8_t* const group = symbols.data() + size - kRansStates;
-    x3 = encode_vector<3>(x3, group, table, end);
-    x2 = encode_vector<2>(x2, group, table, end);
-    x1 = encode_vector<1>(x1, group, table, end);
-    x0 = encode_vector<0>(x0, group, table, end);
-  }
-  hn::Store(x0, d, &states[0]);
-  hn::Store(x1, d, &states[8]);
-  hn::Store(x2, d, &states[16]);
-  hn::Store(x3, d, &states[24]);
+  encode_groups(symbols.data(), size, table, states, end);
   return store_states(states, end, scratch);
 }
 

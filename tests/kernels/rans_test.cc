@@ -84,6 +84,32 @@ TEST(Rans, ExtremeFrequencies) {
   }
 }
 
+// The division by a reciprocal, where a quotient is about to change, for every frequency.
+TEST(Rans, AnEntryIsTheStepOfTheDefinition) {
+  auto table = std::make_unique<RansEncodeTable>();
+  for (std::uint32_t f = 1; f < kRansTotal; ++f) {
+    RansFrequencies frequencies;
+    frequencies.frequency[0] = static_cast<std::uint16_t>(kRansTotal - f);
+    frequencies.frequency[1] = static_cast<std::uint16_t>(f);
+    build_encode_table(frequencies, *table);
+    const RansEncodeEntry entry = table->entry[1];
+    const std::uint32_t most = (f << 19) - 1;  // what is more is shortened first
+    EXPECT_EQ(((kRansTotal - entry.others()) << RansEncodeEntry::kToLimit) - 1, most);
+    const auto check = [&](std::uint32_t x) {
+      if (x == 0 || x > most) return;
+      const std::uint32_t expected = x / f * kRansTotal + x % f + kRansTotal - f;
+      const auto quotient =
+          static_cast<std::uint32_t>((std::uint64_t{x} * entry.reciprocal) >> 32 >> entry.shift());
+      ASSERT_EQ(x + entry.bias() + quotient * entry.others(), expected) << f << ' ' << x;
+    };
+    for (std::uint32_t i = 0; i < 64; ++i)
+      for (const std::uint32_t multiple :
+           {i * f, (1u << 18) * f - i * f, most / f * f - i * 4099 * f})
+        for (std::uint32_t d = 0; d < 3; ++d) check(multiple + d - 1);
+    check(most);
+  }
+}
+
 TEST(Rans, SymbolsWithoutAFrequencyComeBackAsTheEscape) {
   RansFrequencies f;
   f.frequency[7] = 4000;
