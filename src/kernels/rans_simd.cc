@@ -101,30 +101,33 @@ HWY_INLINE __m256i upper_halves(__m256i a, __m256i b) {
       _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
 }
 
-// The entries of the symbols of byte v of words i, i + 1, i + 4 and i + 5 of a group. Broadcasts
-// and blends, because shuffles, of which there are enough below, have fewer units to run on.
+// The entries of eight symbols, as the products below want them: of lanes 0, 1, 4, 5 and of the
+// others.
+struct Entries {
+  __m256i outer, inner;
+};
+
+// The entries of the symbols of byte v of the eight 32-bit words of a group. Broadcasts and blends,
+// because shuffles, of which there are enough below, have fewer units to run on.
 template <int v>
-HWY_INLINE __m256i look_up_entries(const RansEncodeEntry* entries, const std::uint8_t* group,
-                                   int i) {
+HWY_INLINE Entries look_up(const RansEncodeEntry* entries, const std::uint8_t* group) {
   const auto entry = [&](int word) HWY_ATTR {
     std::int64_t bits;
     std::memcpy(&bits, entries + group[4 * word + v], sizeof(bits));
     return _mm256_set1_epi64x(bits);
   };
-  return _mm256_blend_epi32(_mm256_blend_epi32(entry(i), entry(i + 1), 0x0c),
-                            _mm256_blend_epi32(entry(i + 4), entry(i + 5), 0xc0), 0xf0);
+  const auto four = [&](int i) HWY_ATTR {
+    return _mm256_blend_epi32(_mm256_blend_epi32(entry(i), entry(i + 1), 0x0c),
+                              _mm256_blend_epi32(entry(i + 4), entry(i + 5), 0xc0), 0xf0);
+  };
+  return {four(0), four(2)};
 }
 
-// Encodes byte v of each of the eight 32-bit words of a group.
-template <int v>
-HWY_INLINE __m256i encode_vector(__m256i x, const std::uint8_t* group,
-                                 const RansEncodeEntry* entries, std::uint8_t*& end) {
+// Encodes a symbol in each of eight states.
+HWY_INLINE __m256i encode_vector(__m256i x, Entries entries, std::uint8_t*& end) {
   using Entry = RansEncodeEntry;
-  // In the order of the products below: lanes 0, 1, 4, 5 and 2, 3, 6, 7.
-  const __m256i outer = look_up_entries<v>(entries, group, 0);
-  const __m256i inner = look_up_entries<v>(entries, group, 2);
+  const auto [outer, inner] = entries;
   const __m256i fields = upper_halves(outer, inner);
-
   const __m256 gives =  // by their signs
       _mm256_castsi256_ps(_mm256_add_epi32(x, _mm256_slli_epi32(fields, Entry::kToLimit)));
   const auto set = static_cast<unsigned>(_mm256_movemask_ps(gives));
@@ -145,22 +148,31 @@ HWY_INLINE __m256i encode_vector(__m256i x, const std::uint8_t* group,
   return _mm256_add_epi32(_mm256_add_epi32(x, bias), _mm256_mullo_epi32(quotient, others));
 }
 
-// The whole groups of `size` symbols, the last one first. Not inline: in the function below GCC
-// would keep the states in memory.
-HWY_NOINLINE void encode_groups(const std::uint8_t* symbols, std::size_t size,
-                                const RansEncodeTable& table, States& states, std::uint8_t*& to) {
+// All symbols of whole groups, the last group first. Each vector's entries are looked up before the
+// vector in front of it is worked on: that far the CPU does not look ahead by itself. Not inline:
+// in the function below GCC would keep the states in memory.
+// REQUIRES: at least one group, and nothing but whole ones.
+HWY_NOINLINE void encode_groups(std::span<const std::uint8_t> symbols, const RansEncodeTable& table,
+                                States& states, std::uint8_t*& to) {
   const RansEncodeEntry* const entries = table.entry.data();
   std::uint8_t* end = to;
   auto* const x = reinterpret_cast<__m256i*>(states.data());
   __m256i x0 = _mm256_loadu_si256(x), x1 = _mm256_loadu_si256(x + 1);
   __m256i x2 = _mm256_loadu_si256(x + 2), x3 = _mm256_loadu_si256(x + 3);
-  for (; size > 0; size -= kRansStates) {
-    const std::uint8_t* const group = symbols + size - kRansStates;
-    x3 = encode_vector<3>(x3, group, entries, end);
-    x2 = encode_vector<2>(x2, group, entries, end);
-    x1 = encode_vector<1>(x1, group, entries, end);
-    x0 = encode_vector<0>(x0, group, entries, end);
+  const std::uint8_t* group = symbols.data() + symbols.size() - kRansStates;
+  Entries e3 = look_up<3>(entries, group), e0;
+  for (;; group -= kRansStates) {
+    const Entries e2 = look_up<2>(entries, group);
+    x3 = encode_vector(x3, e3, end);
+    const Entries e1 = look_up<1>(entries, group);
+    x2 = encode_vector(x2, e2, end);
+    e0 = look_up<0>(entries, group);
+    x1 = encode_vector(x1, e1, end);
+    if (group == symbols.data()) break;
+    e3 = look_up<3>(entries, group - kRansStates);
+    x0 = encode_vector(x0, e0, end);
   }
+  x0 = encode_vector(x0, e0, end);
   _mm256_storeu_si256(x, x0);
   _mm256_storeu_si256(x + 1, x1);
   _mm256_storeu_si256(x + 2, x2);
@@ -176,7 +188,7 @@ std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols,
   std::uint8_t* end = scratch.data() + scratch.size();
   const std::size_t size = symbols.size() / kRansStates * kRansStates;
   if (size < symbols.size()) encode_group(symbols.subspan(size), table, states, end);
-  encode_groups(symbols.data(), size, table, states, end);
+  if (size > 0) encode_groups(symbols.first(size), table, states, end);
   return store_states(states, end, scratch);
 }
 
