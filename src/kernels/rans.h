@@ -6,7 +6,7 @@
 // encoder walks the symbols backwards and writes its words backwards; the decoder reads both
 // forwards.
 //
-// States below 2^31 keep signed comparisons valid (AVX2 has no others) and make a 32-bit reciprocal
+// States below 2^31 leave the sign bit to vector code, as a mark, and make a 32-bit reciprocal
 // exact. The loss against the ideal code is second order in 2^n / x, because the first-order terms
 // of the rounding cancel when averaged over the symbols; it is below 1e-4 bit.
 //
