@@ -5,11 +5,11 @@
 #include <string>
 
 #include "base/check.h"
+#include "codecs/checksum.h"
 #include "codecs/payload_layout.h"
 #include "codecs/payload_parts.h"
 #include "codecs/value_table.h"
 #include "formats/payload_header.h"
-#include "kernels/checksum.h"
 #include "kernels/dispatch.h"
 #include "kernels/half_float.h"
 #include "kernels/nonzeros.h"

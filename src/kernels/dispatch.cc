@@ -75,4 +75,9 @@ void obey_environment() {
 
 bool use_scalar() noexcept { return scalar_selected.load(std::memory_order_relaxed); }
 
+bool use_avx2() noexcept {
+  constexpr std::int64_t kHaveIt = HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL;
+  return !use_scalar() && (hwy::SupportedTargets() & kHaveIt) != 0;
+}
+
 }  // namespace slimgrad::kernels

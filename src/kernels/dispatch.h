@@ -24,6 +24,9 @@ void obey_environment();
 
 bool use_scalar() noexcept;
 
+// For code beside Highway's kernels that has a version for AVX2.
+bool use_avx2() noexcept;
+
 }  // namespace slimgrad::kernels
 
 #endif  // SLIMGRAD_KERNELS_DISPATCH_H_

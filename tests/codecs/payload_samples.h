@@ -14,7 +14,7 @@
 #include <slimgrad/payload.h>
 #include <slimgrad/prune.h>
 
-#include "kernels/checksum.h"
+#include "codecs/checksum.h"
 
 namespace slimgrad {
 

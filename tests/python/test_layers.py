@@ -12,8 +12,8 @@ MAY_INCLUDE = {
     "base": set(),
     "formats": {"base"},
     "math": {"base", "formats", "boost"},
-    "kernels": {"base", "formats", "hwy", "xxhash"},
-    "codecs": {"base", "formats", "math", "kernels"},
+    "kernels": {"base", "formats", "hwy"},
+    "codecs": {"base", "formats", "math", "kernels", "xxhash"},
     "torch": {"base", "formats", "math", "kernels", "codecs", "libtorch"},
     "program": {"base", "formats", "math", "kernels", "codecs", "cli11", "json"},
     # The two programs print the same tables.

@@ -1,6 +1,6 @@
 // The checksum of payloads.
-#ifndef SLIMGRAD_KERNELS_CHECKSUM_H_
-#define SLIMGRAD_KERNELS_CHECKSUM_H_
+#ifndef SLIMGRAD_CODECS_CHECKSUM_H_
+#define SLIMGRAD_CODECS_CHECKSUM_H_
 
 #include <cstdint>
 #include <span>
@@ -11,6 +11,11 @@ namespace slimgrad {
 // instructions that every x86-64 has only with memory.
 std::uint64_t checksum(std::span<const std::uint8_t> bytes) noexcept;
 
+#if defined(__x86_64__)
+// REQUIRES: the CPU has AVX2.
+std::uint64_t checksum_avx2(std::span<const std::uint8_t> bytes) noexcept;
+#endif
+
 }  // namespace slimgrad
 
-#endif  // SLIMGRAD_KERNELS_CHECKSUM_H_
+#endif  // SLIMGRAD_CODECS_CHECKSUM_H_

@@ -1,10 +1,8 @@
 // xxHash, all of it inline, compiled once more. A file of its own, because the header can be
 // included only once; what it includes comes first, so that it is compiled as everywhere else.
-#include "kernels/checksum_avx2.h"
+#include "codecs/checksum.h"
 
-#include <hwy/base.h>
-
-#if HWY_ARCH_X86
+#if defined(__x86_64__)
 #include <immintrin.h>
 #include <limits.h>
 #include <stddef.h>
@@ -12,7 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-HWY_PUSH_ATTRIBUTES("avx2")
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2")
+#endif
+
 #define XXH_INLINE_ALL
 #define XXH_VECTOR 2  // XXH_AVX2
 #include <xxhash.h>
@@ -24,5 +28,10 @@ std::uint64_t checksum_avx2(std::span<const std::uint8_t> bytes) noexcept {
 }
 
 }  // namespace slimgrad
-HWY_POP_ATTRIBUTES
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
 #endif

@@ -1,4 +1,4 @@
-#include "kernels/checksum.h"
+#include "codecs/checksum.h"
 
 #include <gtest/gtest.h>
 
