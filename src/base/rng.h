@@ -67,7 +67,6 @@ inline constexpr std::uint64_t kPruneStrata = 4;
 struct RandomStream {
   std::uint64_t seed;
   std::uint64_t stream;
-
   std::uint64_t strata;  // how many tiles share their blocks
 
   constexpr RandomStream(std::uint64_t seed, Stream stream)

@@ -122,9 +122,9 @@ HWY_INLINE Integers load_positions(const std::int32_t* from, std::size_t count) 
 }
 
 // Some columns of some rows, pruned, in half of the first-level cache: rows are read one after
-// the other, as the CPU expects it, before they are turned. As many rows as there is room for,
-// because each list has its own page of memory, and the CPU remembers the places of few pages: so
-// eight lists get the survivors of all these rows before the next eight have their turn.
+// the other, as the CPU expects it, before they are turned. Of as many rows as there is room for,
+// eight lists get the survivors before the next eight have their turn, so that few lists are
+// written at a time.
 class PrunedRows {
  public:
   HWY_INLINE PrunedRows(const Plan& plan, std::size_t num_columns)

@@ -1,6 +1,6 @@
 // Large results in memory that was used before. The system hands out fresh memory page by page,
 // each cleared and entered on first touch, and torch gives large tensors back to it at once: on a
-// CPU that costs more than a sparse product takes to compute. So what such a result leaves behind
+// CPU that is a good part of what a very sparse product costs. So what such a result leaves behind
 // is kept, and the next one of the same size, in the same backward pass or in the next step, gets
 // it.
 //

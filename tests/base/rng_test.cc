@@ -107,8 +107,8 @@ TEST(RandomStream, ProbabilitiesAreRight) {
   }
 }
 
-// Two elements that share are kept together with probability max(0, ...) of their overlap, so that
-// the correlation of their decisions is -p p' / sqrt(p (1 - p) p' (1 - p')) while p, p' <= 1/4.
+// Two elements that share are never kept together while p, p' <= 1/4, so that the correlation of
+// their decisions is -p p' / sqrt(p (1 - p) p' (1 - p')). Within 4 standard errors.
 TEST(RandomStream, ElementsThatShareAreCorrelatedAsWritten) {
   const RandomStream random(17, Stream::kPrune);
   constexpr std::uint64_t n = 1 << 20;
