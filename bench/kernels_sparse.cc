@@ -17,9 +17,6 @@
 namespace slimgrad {
 namespace {
 
-using kernels::Run;
-using kernels::Sum;
-
 // Rows of 64 columns, picked at random; totals that come from the second-level cache and go there.
 void sums_from_tile(benchmark::State& state) {
   constexpr int kEights = 8;
@@ -30,8 +27,7 @@ void sums_from_tile(benchmark::State& state) {
   std::fill_n(dense.get(), rows * kColumns, 1.0f);
   std::vector<float> values, out(static_cast<std::size_t>(kSums * kColumns));
   std::vector<std::int32_t> offsets;
-  std::vector<Run> runs;
-  std::vector<Sum> sums;
+  std::vector<std::int64_t> marks = {0};
   for (std::int64_t s = 0; s < kSums; ++s) {
     const auto begin = static_cast<std::int64_t>(values.size());
     // Lengths vary, as a branch predictor would learn one length.
@@ -40,12 +36,11 @@ void sums_from_tile(benchmark::State& state) {
       values.push_back(1.0f);
       offsets.push_back(static_cast<std::int32_t>(random() % rows * kColumns));
     }
-    runs.push_back({begin, end, 0});
-    sums.push_back({s * kColumns, s, s + 1});
+    marks.push_back(end);
   }
   for (auto _ : state)
-    kernels::sparse_sums({kEights, 1, 0, 0}, {values.data(), offsets.data()}, dense.get(), runs,
-                         sums, out.data(), true);
+    kernels::sum_lists({kEights, 1, 0, 0}, {{values.data(), offsets.data()}, marks.data(), kSums},
+                       dense.get(), out.data(), kColumns, true);
   state.counters["multiply_adds"] =
       benchmark::Counter(static_cast<double>(values.size() * kEights * state.iterations()),
                          benchmark::Counter::kIsRate);
@@ -86,11 +81,12 @@ void prune_and_compact(benchmark::State& state) {
   const std::vector<float> x = lognormal_values(kValues);
   std::vector<float> values(kValues + kernels::kCompactSlack);
   std::vector<std::int32_t> offsets(values.size());
+  const std::vector<std::int32_t> row_offsets(static_cast<std::size_t>(rows));
   std::vector<std::int64_t> marks(static_cast<std::size_t>(rows) + 1);
   const kernels::CompactBlock block{.first_column = 0,
                                     .num_columns = columns,
                                     .column_step = 64,
-                                    .row_step = -64,
+                                    .row_offsets = row_offsets.data(),
                                     .values = values.data(),
                                     .offsets = offsets.data(),
                                     .marks = marks.data()};
@@ -115,6 +111,7 @@ void prune_and_compact_columns(benchmark::State& state) {
   const kernels::ColumnLists lists{.first_column = 0,
                                    .num_columns = columns,
                                    .row_offsets = row_offsets.data(),
+                                   .many = false,
                                    .room = {.stride = stride,
                                             .values = room_values.data(),
                                             .offsets = room_offsets.data(),

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <vector>
 
 #include <slimgrad/half.h>
 
 #include "kernels/apply.h"
+#include "kernels/compact_order.h"
 #include "kernels/dispatch.h"
 #include "kernels/half_float.h"
 
@@ -16,11 +16,11 @@
 #define HWY_TARGET_INCLUDE "kernels/compact_columns.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
-#if HWY_TARGET != HWY_SCALAR
-#include "kernels/compact-inl.h"
+// Vectors of four are not worth a version of their own.
+#if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES >= 32
+#include "kernels/survivor_bits-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -54,169 +54,84 @@ HWY_INLINE void turn(Integers (&rows)[8]) {
   }
 }
 
-// Consecutive values with zeros for what vanishes; what survives gets its value later. Whole
-// vectors are written, the last one with zeros at its end.
-template <bool prunes, typename T>
-HWY_INLINE void prune_values(const Pruned& pruned, const T* x, std::size_t count,
-                             const float* draws, std::uint64_t index, std::int32_t* out) {
-  const auto step = [&](Integers values, std::size_t i) HWY_ATTR {
-    if constexpr (prunes) {
-      const Integers magnitude = hn::And(values, splat(~kSignMask));
-      const Floats excess = pruned.excess(magnitude, draws + i);
-      const auto vanishes = hn::Lt(excess, hn::Set(F32(), 1.0f));
-      // Undecided: not negative, so that the sign is not set, but below 1.
-      const Floats open = hn::AndNot(excess, hn::VecFromMask(F32(), vanishes));
-      if (HWY_LIKELY(bits_of(hn::MaskFromVec(open)) == 0))
-        values = as_bits(hn::IfThenZeroElse(vanishes, as_floats(values)));
-      else
-        values = pruned.decide_lanes(values, index + i);
-    }
-    hn::StoreU(values, I32(), out + i);
+// Bit c of byte r becomes bit r of byte c: blocks of four, two and one bits change places.
+HWY_INLINE std::uint64_t turn_bits(std::uint64_t x) {
+  const auto swap = [&](std::uint64_t mask, int distance) HWY_ATTR {
+    const std::uint64_t difference = (x ^ x >> distance) & mask;
+    x ^= difference ^ difference << distance;
   };
-  std::size_t i = 0;
-  for (; i + 8 <= count; i += 8) step(load(x + i), i);
-  if (i < count) step(load_some(x + i, count - i), i);
+  swap(0x00000000f0f0f0f0u, 28);
+  swap(0x0000cccc0000ccccu, 14);
+  swap(0x00aa00aa00aa00aau, 7);
+  return x;
 }
 
-// Copies a list to where it stays, and gives the survivors their values: they are few, so that this
-// is not done for all elements. Whole vectors, beyond the end.
-template <bool prunes>
-HWY_INLINE void pack_list(const Pruned& pruned, const float* values, const std::int32_t* offsets,
-                          std::int32_t count, float* to_values, std::int32_t* to_offsets) {
-  for (std::int32_t i = 0; i < count; i += 8) {
-    Integers x = load(values + i);
-    if constexpr (prunes) x = pruned.survivor(x, hn::And(x, splat(~kSignMask)));
-    store(x, to_values + i);
-    hn::StoreU(hn::LoadU(I32(), offsets + i), I32(), to_offsets + i);
-  }
-}
-
-// Appends eight rows of eight columns, or of those that there are.
-HWY_INLINE void append_square(const std::int32_t* from, std::size_t step, Integers positions,
-                              std::size_t num_columns, float* values, std::int32_t* offsets,
-                              std::size_t stride, std::int32_t* counts) {
+// Eight rows of eight columns at a time: turned, and what survives of each column put at the end of
+// its list. That costs the same however many survive.
+template <typename T>
+HWY_INLINE void append_square(const SurvivorBits& bits, std::size_t first, std::size_t columns,
+                              const T* x, Integers offsets, const ListRoom& room,
+                              std::size_t first_list) {
+  std::uint64_t rows = 0;
   Integers square[8];
 #pragma GCC unroll 8
-  for (std::size_t i = 0; i < 8; ++i) square[i] = hn::Load(I32(), from + i * step);
+  for (std::size_t r = 0; r < 8; ++r) {
+    rows |= std::uint64_t{bits.eight(first + r * columns)} << 8 * r;
+    square[r] = load(x + first + r * columns);
+  }
   turn(square);
-  const auto append = [&](std::size_t c) HWY_ATTR {
-    const std::uint8_t vanished = zeros_of(hn::And(square[c], splat(~kSignMask)));
-    const auto order = order_of(vanished);
-    const std::size_t to = c * stride + static_cast<std::size_t>(counts[c]);
-    hn::StoreU(as_floats(hn::TableLookupLanes(square[c], order)), F32(), values + to);
-    hn::StoreU(hn::TableLookupLanes(positions, order), I32(), offsets + to);
-    counts[c] += 8 - std::popcount(vanished);
-  };
-  if (HWY_LIKELY(num_columns == 8)) {
+  const std::uint64_t survive = turn_bits(rows);
+  const auto stride = static_cast<std::size_t>(room.stride);
 #pragma GCC unroll 8
-    for (std::size_t c = 0; c < 8; ++c) append(c);
-  } else {
-    for (std::size_t c = 0; c < num_columns; ++c) append(c);
+  for (std::size_t c = 0; c < 8; ++c) {
+    const auto lanes = static_cast<std::uint8_t>(survive >> 8 * c);
+    const auto order = hn::IndicesFromVec(I32(), hn::LoadU(I32(), kLanes[lanes].data()));
+    std::int32_t& count = room.counts[first_list + c];
+    const std::size_t to = (first_list + c) * stride + static_cast<std::size_t>(count);
+    hn::StoreU(as_floats(hn::TableLookupLanes(square[c], order)), F32(), room.values + to);
+    hn::StoreU(hn::TableLookupLanes(offsets, order), I32(), room.offsets + to);
+    count += std::popcount(lanes);
   }
 }
 
-HWY_INLINE Integers load_positions(const std::int32_t* from, std::size_t count) {
-  std::int32_t padded[8] = {};
-  if (count < 8) from = std::copy(from, from + count, padded) - count;
-  return hn::LoadU(I32(), from);
-}
+// Survivors of some rows on their way to the lists of their columns. To take them there one by one
+// as they are found would mean a branch that no predictor guesses at the end of every row.
+struct Picked {
+  std::size_t size = 0;
+  float values[SurvivorBits::kMost + 8];
+  std::int32_t columns[SurvivorBits::kMost + 8], offsets[SurvivorBits::kMost + 8];
 
-// Some columns of some rows, pruned, in half of the first-level cache: rows are read one after
-// the other, as the CPU expects it, before they are turned. Of as many rows as there is room for,
-// eight lists get the survivors before the next eight have their turn, so that few lists are
-// written at a time.
-class PrunedRows {
- public:
-  HWY_INLINE PrunedRows(const Plan& plan, std::size_t num_columns)
-      : pruned_(plan),
-        drawing_(pruned_.rule.random()),
-        num_columns_(num_columns),
-        step_((num_columns + 7) / 8 * 8),
-        most_rows_(kRoom / step_ / 8 * 8) {}
-
-  const Pruned& pruned() const { return pruned_; }
-  std::size_t step() const { return step_; }
-  std::size_t most_rows() const { return most_rows_; }
-  const std::int32_t* row(std::size_t r) const { return values_ + r * step_; }
-
-  // With zeros behind the last column and, up to a multiple of eight, behind the last row.
-  template <bool prunes, typename T>
-  HWY_INLINE void fill(const T* x, std::size_t columns, std::size_t num_rows, std::uint64_t index) {
-    if (step_ == columns) {
-      fill_some<prunes>(x, num_rows * columns, index, values_);
-    } else {
-      for (std::size_t r = 0; r < num_rows; ++r)
-        fill_some<prunes>(x + r * columns, num_columns_, index + r * columns, values_ + r * step_);
-    }
-    std::fill(values_ + num_rows * step_, values_ + (num_rows + 7) / 8 * 8 * step_, 0);
+  template <typename T>
+  HWY_INLINE void add_row(const SurvivorBits& bits, std::size_t first, std::size_t count,
+                          const T* x, std::int32_t offset) {
+    float* const v = values + size;
+    std::int32_t *const c = columns + size, *const o = offsets + size;
+    size += bits.pick(first, count, [=](std::size_t k, std::size_t i) HWY_ATTR {
+      v[k] = std::bit_cast<float>(float_bits(x[i]));
+      c[k] = static_cast<std::int32_t>(i);
+      o[k] = offset;
+    });
   }
 
- private:
-  static constexpr std::size_t kRoom = 4096;
-  static_assert(kRoom >= 8 * kMostColumns);
-
-  template <bool prunes, typename T>
-  HWY_INLINE void fill_some(const T* x, std::size_t count, std::uint64_t index, std::int32_t* out) {
-    HWY_ALIGN float buffer[kPiece + 2 * Draws::kElements];
-    for (std::size_t i = 0; i < count; i += kPiece) {
-      const std::size_t size = std::min(kPiece, count - i);
-      const float* draws = buffer;
-      // The last vector reads beyond the end, and a draw that is not there could be anything.
-      if constexpr (prunes) draws = draw(drawing_, index + i, (size + 7) / 8 * 8, buffer);
-      prune_values<prunes>(pruned_, x + i, size, draws, index + i, out + i);
+  HWY_INLINE void append(const ListRoom& room) const {
+    float* const to_values = room.values;
+    std::int32_t *const to_offsets = room.offsets, *const counts = room.counts;
+    const auto stride = static_cast<std::size_t>(room.stride);
+    for (std::size_t k = 0; k < size; ++k) {
+      const auto column = static_cast<std::size_t>(columns[k]);
+      const std::size_t to = column * stride + static_cast<std::size_t>(counts[column]++);
+      to_values[to] = values[k];
+      to_offsets[to] = offsets[k];
     }
   }
-
-  HWY_ALIGN std::int32_t values_[kRoom];
-  const Pruned pruned_;
-  Draws drawing_;
-  std::size_t num_columns_, step_, most_rows_;
 };
 
-// The elements that come as many squares later: while squares are turned nothing is read, and the
-// CPU does not look so far ahead by itself.
-template <typename T>
-HWY_INLINE void prefetch(const T* x) {
-  for (std::size_t i = 0; i < 64; i += 64 / sizeof(T)) hwy::Prefetch(x + i);
-}
-
-template <bool prunes, typename T>
-HWY_NOINLINE void compact_all(const Plan& plan, const MatrixRows<T>& rows,
-                              const ColumnLists& lists) {
-  const auto columns = static_cast<std::size_t>(rows.columns);
-  const auto num_rows = static_cast<std::size_t>(rows.count);
-  const auto num_columns = static_cast<std::size_t>(lists.num_columns);
-  const ListRoom& room = lists.room;
-  const auto stride = static_cast<std::size_t>(room.stride);
-  PrunedRows some(plan, num_columns);
-  std::fill(room.counts, room.counts + num_columns, 0);
-  for (std::size_t first = 0; first < num_rows; first += some.most_rows()) {
-    const std::size_t count = std::min(num_rows - first, some.most_rows());
-    const std::size_t at = first * columns + static_cast<std::size_t>(lists.first_column);
-    some.template fill<prunes>(rows.data + at, columns, count, rows.first_index + at);
-    // What the next round reads, as it comes: elements that follow each other, or parts of rows.
-    const T* next = rows.data + at + count * columns;
-    std::size_t left = num_columns == columns ? count * columns : num_columns;
-    for (std::size_t c = 0; c < num_columns; c += 8)
-      for (std::size_t r = 0; r < count; r += 8) {
-        prefetch(next);
-        next += 64;
-        left -= std::min<std::size_t>(left, 64);
-        if (left == 0) {
-          next += columns - num_columns;
-          left = num_columns;
-        }
-        append_square(some.row(r) + c, some.step(),
-                      load_positions(lists.row_offsets + first + r, count - r),
-                      std::min<std::size_t>(8, num_columns - c), room.values + c * stride,
-                      room.offsets + c * stride, stride, room.counts + c);
-      }
-  }
-  std::int64_t to = lists.starts[0];
-  for (std::size_t c = 0; c < num_columns; ++c) {
-    pack_list<prunes>(some.pruned(), room.values + c * stride, room.offsets + c * stride,
-                      room.counts[c], lists.values + to, lists.offsets + to);
-    lists.starts[c + 1] = to += room.counts[c];
+// Copies a list to where it stays. Whole vectors, beyond the end.
+HWY_INLINE void pack_list(const Raised& raised, const float* values, const std::int32_t* offsets,
+                          std::int32_t count, float* to_values, std::int32_t* to_offsets) {
+  for (std::int32_t i = 0; i < count; i += 8) {
+    store(raised(load(values + i)), to_values + i);
+    hn::StoreU(hn::LoadU(I32(), offsets + i), I32(), to_offsets + i);
   }
 }
 
@@ -224,16 +139,43 @@ template <typename T>
 HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
                                const ColumnLists& lists) {
   if (divides(plan)) return compact_columns_scalar(plan, rows, lists);
-  plan.prunes ? compact_all<true>(plan, rows, lists) : compact_all<false>(plan, rows, lists);
-}
-
-#elif HWY_TARGET != HWY_SCALAR
-
-template <typename T>
-void compact_matrix(const Plan& plan, const MatrixRows<T>& rows, const ColumnLists& lists) {
-  if (!plan.prunes) return compact_columns_scalar(plan, rows, lists);
-  static thread_local std::vector<T> buffer;
-  compact_columns_scalar(Plan{}, pruned_rows(plan, rows, buffer), lists);
+  SurvivorBits bits(plan);
+  const Raised raised(plan);
+  Picked picked;
+  const ListRoom& room = lists.room;
+  std::fill(room.counts, room.counts + lists.num_columns, 0);
+  // Whole rows several at a time; of some columns among many, row by row.
+  static_assert(SurvivorBits::kMost >= kMostColumns);
+  const std::int64_t rows_at_once =
+      lists.num_columns == rows.columns
+          ? static_cast<std::int64_t>(SurvivorBits::kMost) / lists.num_columns
+          : 1;
+  const auto num_columns = static_cast<std::size_t>(lists.num_columns);
+  const bool squares = lists.many && lists.num_columns == rows.columns && num_columns % 8 == 0 &&
+                       rows.first_index % 8 == 0;
+  for (std::int64_t first = 0; first < rows.count; first += rows_at_once) {
+    const std::int64_t count = std::min(rows_at_once, rows.count - first);
+    const T* const x = rows.data + first * rows.columns + lists.first_column;
+    bits.find(x, static_cast<std::size_t>(count) * num_columns,
+              rows.first_index + static_cast<std::uint64_t>(x - rows.data));
+    std::int64_t r = 0;
+    if (squares)
+      for (; r + 8 <= count; r += 8)
+        for (std::size_t c = 0; c < num_columns; c += 8)
+          append_square(bits, static_cast<std::size_t>(r) * num_columns + c, num_columns, x,
+                        hn::LoadU(I32(), lists.row_offsets + first + r), room, c);
+    picked.size = 0;
+    for (; r < count; ++r)
+      picked.add_row(bits, static_cast<std::size_t>(r) * num_columns, num_columns,
+                     x + r * rows.columns, lists.row_offsets[first + r]);
+    picked.append(room);
+  }
+  std::int64_t to = lists.starts[0];
+  for (std::int64_t c = 0; c < lists.num_columns; ++c) {
+    pack_list(raised, room.values + c * room.stride, room.offsets + c * room.stride, room.counts[c],
+              lists.values + to, lists.offsets + to);
+    lists.starts[c + 1] = to += room.counts[c];
+  }
 }
 
 #else

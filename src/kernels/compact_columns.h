@@ -1,10 +1,7 @@
 // The columns of a gradient, pruned and reduced to their survivors in one pass over its rows: each
 // column has a list that grows.
 //
-// Eight rows of eight columns at a time are pruned, turned, and what is left of each column put at
-// the end of its list: some two vector instructions an element besides the draw, however many
-// survive. To compact the rows and to sort the survivors by column would touch every survivor
-// three more times, with a chain of loads and stores for each.
+// Cost: some two vector instructions an element, and six cycles a survivor.
 #ifndef SLIMGRAD_KERNELS_COMPACT_COLUMNS_H_
 #define SLIMGRAD_KERNELS_COMPACT_COLUMNS_H_
 
@@ -27,6 +24,7 @@ struct ListRoom {
 struct ColumnLists {
   std::int64_t first_column, num_columns;  // num_columns: at most kMostColumns
   const std::int32_t* row_offsets;
+  bool many;  // whether many are expected to survive: what is written is the same, but not the cost
   ListRoom room;
   // One list behind the other. Room for all elements and kCompactSlack.
   float* values;

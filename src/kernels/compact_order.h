@@ -8,15 +8,15 @@
 
 namespace slimgrad::kernels {
 
-// For each set of lanes that vanish, as bits: which the others are, from the front; then whatever.
-// Eight Ki, of which a sparse gradient uses little. (Highway's Compress has such a table too, but
-// GCC copies it to the stack for every vector.)
-inline constexpr auto kOtherLanes = [] {
+// For each set of lanes, as bits: which they are, from the front; then whatever. Eight Ki, of which
+// a sparse gradient uses little. (Highway's Compress has such a table too, but GCC copies it to the
+// stack for every vector.)
+inline constexpr auto kLanes = [] {
   std::array<std::array<std::int32_t, 8>, 256> table{};
   for (std::size_t bits = 0; bits < 256; ++bits) {
     std::size_t kept = 0;
     for (std::int32_t lane = 0; lane < 8; ++lane)
-      if (!(bits >> lane & 1)) table[bits][kept++] = lane;
+      if (bits >> lane & 1) table[bits][kept++] = lane;
   }
   return table;
 }();

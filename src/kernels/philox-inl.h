@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/rng.h"
 
@@ -48,21 +49,13 @@ class Drawing {
   // a multiple of kElements.
   // Not inlined: the call is cheap next to it, and a dozen copies would take long to compile.
   HWY_NOINLINE void fill(std::uint64_t first_index, float* HWY_RESTRICT draws) {
-    // Tile by tile, or with narrow vectors halves of both tiles and then their other halves.
-    const std::uint64_t first_block = first_index / (strata * kTileElements) * kTileBlocks;
-    if (HWY_UNLIKELY(first_block >> 32 != start_.upper_block)) begin(first_block >> 32);
-    for (std::size_t lane = 0; lane < kTileBlocks; lane += hn::Lanes(D64())) {
-      Chain even(first_block + lane, start_);
-      Chain odd(first_block + kTileBlocks + lane, start_);
-      for (int round = kStartRounds; round < kPhiloxRounds; ++round) {
-        const V64 key0 = hn::Set(D64(), keys_[round].key0);
-        const V64 key1 = hn::Set(D64(), keys_[round].key1);
-        even.round(key0, key1);
-        odd.round(key0, key1);
-      }
-      even.store(draws + 2 * lane);
-      odd.store(draws + strata * kTileElements + 2 * lane);
-    }
+    fill_all(first_index, draws);
+  }
+  // The same as words: the lower half of draws[8 k + l] is the draw of element 16 k + l, the upper
+  // half that of element 16 k + 8 + l. 2^15 is added to each, modulo 2^16, so that comparisons with
+  // a sign find the order.
+  HWY_NOINLINE void fill_words(std::uint64_t first_index, std::uint32_t* HWY_RESTRICT draws) {
+    fill_all(first_index, draws);
   }
 
  private:
@@ -89,6 +82,25 @@ class Drawing {
               .second0 = static_cast<std::uint32_t>((product0 >> 32) ^ keys_[1].key1),
               .third0 = static_cast<std::uint32_t>(product0 ^ keys_[2].key1),
               .third1 = static_cast<std::uint32_t>(keys_[2].key0)};
+  }
+
+  template <typename Draw>
+  HWY_INLINE void fill_all(std::uint64_t first_index, Draw* HWY_RESTRICT draws) {
+    // Tile by tile, or with narrow vectors halves of both tiles and then their other halves.
+    const std::uint64_t first_block = first_index / (strata * kTileElements) * kTileBlocks;
+    if (HWY_UNLIKELY(first_block >> 32 != start_.upper_block)) begin(first_block >> 32);
+    for (std::size_t lane = 0; lane < kTileBlocks; lane += hn::Lanes(D64())) {
+      Chain even(first_block + lane, start_);
+      Chain odd(first_block + kTileBlocks + lane, start_);
+      for (int round = kStartRounds; round < kPhiloxRounds; ++round) {
+        const V64 key0 = hn::Set(D64(), keys_[round].key0);
+        const V64 key1 = hn::Set(D64(), keys_[round].key1);
+        even.round(key0, key1);
+        odd.round(key0, key1);
+      }
+      even.store(draws + 2 * lane);
+      odd.store(draws + strata * kTileSize<Draw> + 2 * lane);
+    }
   }
 
   // As many blocks as there are lanes, one after the other from `block` on. Tiles begin at
@@ -118,11 +130,17 @@ class Drawing {
       c3 = product0;
     }
 
-    HWY_INLINE void store(float* draws) const {
+    template <typename Draw>
+    HWY_INLINE void store(Draw* draws) const {
       store_halves(c0, c1, draws);
-      store_halves(c2, c3, draws + 16);
+      store_halves(c2, c3, draws + kTileSize<Draw> / 2);
     }
   };
+
+  // Of a tile's draws: words hold two.
+  template <typename Draw>
+  static constexpr std::size_t kTileSize =
+      std::is_same_v<Draw, float> ? kTileElements : kTileElements / 2;
 
   struct RoundKeys {
     std::uint64_t key0, key1;
@@ -133,24 +151,39 @@ class Drawing {
     return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, multiplier));
   }
 
-  // The words of even and odd lanes, shifted for each of the strata: lower halves to `draws`, upper
-  // halves eight behind, the next stratum a tile behind.
+  // The words of even and odd lanes.
+  static HWY_INLINE hn::Vec<D32> interleave(V64 even, V64 odd) {
+    const D32 d32;
+    return hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(odd)), hn::BitCast(d32, even));
+  }
+  static HWY_INLINE hn::Vec<D32> shift(hn::Vec<D32> words, std::uint16_t by) {
+    const hn::Repartition<std::uint16_t, D32> d16;
+    return hn::BitCast(D32(), hn::Add(hn::BitCast(d16, words), hn::Set(d16, by)));
+  }
+  static constexpr auto kShift = static_cast<std::uint16_t>(0x10000 / strata);
+
+  // Shifted for each of the strata: lower halves to `draws`, upper halves eight behind, the next
+  // stratum a tile behind.
   static HWY_INLINE void store_halves(V64 even, V64 odd, float* draws) {
     const D32 d32;
-    const hn::Repartition<std::uint16_t, D32> d16;
     const hn::RebindToSigned<D32> i32;
     const hn::RebindToFloat<D32> f32;
-    auto words = hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(odd)), hn::BitCast(d32, even));
-    for (std::uint64_t stratum = 0; stratum < strata; ++stratum, draws += kTileElements) {
+    auto words = interleave(even, odd);
+    for (std::uint64_t stratum = 0; stratum < strata; ++stratum, draws += kTileSize<float>) {
       const auto lower = hn::And(words, hn::Set(d32, 0xffffu));
       const auto upper = hn::ShiftRight<16>(words);
       hn::Store(hn::ConvertTo(f32, hn::BitCast(i32, lower)), f32, draws);
       hn::Store(hn::ConvertTo(f32, hn::BitCast(i32, upper)), f32, draws + 8);
-      if constexpr (strata > 1)
-        words = hn::BitCast(d32, hn::Add(hn::BitCast(d16, words), hn::Set(d16, kShift)));
+      if constexpr (strata > 1) words = shift(words, kShift);
     }
   }
-  static constexpr auto kShift = static_cast<std::uint16_t>(0x10000 / strata);
+  static HWY_INLINE void store_halves(V64 even, V64 odd, std::uint32_t* draws) {
+    auto words = shift(interleave(even, odd), 0x8000);
+    for (std::uint64_t stratum = 0; stratum < strata; ++stratum) {
+      hn::Store(words, D32(), draws + stratum * kTileSize<std::uint32_t>);
+      if constexpr (strata > 1) words = shift(words, kShift);
+    }
+  }
 
   std::uint64_t stream_;
   RoundKeys keys_[kPhiloxRounds];

@@ -66,79 +66,129 @@ struct Totals {
   }
 };
 
-// Chains of additions: a multiply-add takes four cycles and two start in each, so eight must be
-// under way at a time.
+// One sum. Chains of additions: a multiply-add takes four cycles and two start in each, so eight
+// must be under way at a time; a narrow sum has two chains.
 template <int eights, int rows>
-HWY_INLINE void one_sum(const SumShape& shape, Survivors survivors, const float* dense,
-                        std::span<const Run> runs, const Sum& sum, float* totals, bool accumulate) {
-  using AllTotals = Totals<eights * rows>;
-  constexpr bool kTwoChains = eights * rows <= 4;
-  const auto out = [&](int index) {
-    return totals + sum.out + AllTotals::template place<eights>(index, shape.out_stride);
-  };
-  const std::int64_t stride = shape.dense_stride;
-  AllTotals even, odd;
-  even.clear();
-  if (accumulate)
-    even.for_each([&](Floats& total, auto index)
-                      HWY_ATTR { total = hn::LoadU(F32(), out(index)); });
-  if constexpr (kTwoChains) odd.clear();
-  for (std::int64_t r = sum.first_run; r < sum.last_run; ++r) {
-    const Run& run = runs[static_cast<std::size_t>(r)];
-    const std::int32_t* offset = survivors.offsets + run.begin;
-    const std::int32_t* const last = survivors.offsets + run.end;
-    const float* value = survivors.values + run.begin;
+class OneSum {
+ public:
+  HWY_INLINE OneSum(const SumShape& shape, float* to, bool accumulate)
+      : to_(to), dense_stride_(shape.dense_stride), out_stride_(shape.out_stride) {
+    even_.clear();
+    if (accumulate)
+      even_.for_each([&](Floats& total, auto index)
+                         HWY_ATTR { total = hn::LoadU(F32(), out(index)); });
+    if constexpr (kTwoChains) odd_.clear();
+  }
+
+  HWY_INLINE void add(const Survivors& survivors, std::int64_t begin, std::int64_t end,
+                      const float* dense) {
+    const std::int32_t* offset = survivors.offsets + begin;
+    const std::int32_t* const last = survivors.offsets + end;
+    const float* value = survivors.values + begin;
     if constexpr (kTwoChains) {
       for (; offset + 1 < last; offset += 2, value += 2) {
-        even.template add<eights>(value[0], dense + (run.displacement + offset[0]), stride);
-        odd.template add<eights>(value[1], dense + (run.displacement + offset[1]), stride);
+        even_.template add<eights>(value[0], dense + offset[0], dense_stride_);
+        odd_.template add<eights>(value[1], dense + offset[1], dense_stride_);
       }
     }
     for (; offset < last; ++offset, ++value)
-      even.template add<eights>(*value, dense + (run.displacement + *offset), stride);
+      even_.template add<eights>(*value, dense + *offset, dense_stride_);
   }
-  if constexpr (kTwoChains) {
-    odd.for_each([&](Floats& total, auto index) HWY_ATTR { hn::StoreU(total, F32(), out(index)); });
-    even.for_each([&](Floats& total, auto index)
-                      HWY_ATTR { total = hn::Add(total, hn::LoadU(F32(), out(index))); });
+
+  HWY_INLINE void store() {
+    if constexpr (kTwoChains) {
+      odd_.for_each([&](Floats& total, auto index)
+                        HWY_ATTR { hn::StoreU(total, F32(), out(index)); });
+      even_.for_each([&](Floats& total, auto index)
+                         HWY_ATTR { total = hn::Add(total, hn::LoadU(F32(), out(index))); });
+    }
+    even_.for_each([&](Floats& total, auto index)
+                       HWY_ATTR { hn::StoreU(total, F32(), out(index)); });
   }
-  even.for_each([&](Floats& total, auto index) HWY_ATTR { hn::StoreU(total, F32(), out(index)); });
-}
+
+ private:
+  using AllTotals = Totals<eights * rows>;
+  static constexpr bool kTwoChains = eights * rows <= 4;
+
+  HWY_INLINE float* out(int index) const {
+    return to_ + AllTotals::template place<eights>(index, out_stride_);
+  }
+
+  AllTotals even_, odd_;
+  float* to_;
+  std::int64_t dense_stride_, out_stride_;
+};
 
 template <int eights, int rows>
-HWY_NOINLINE void all_sums(const SumShape& shape, Survivors survivors, const float* dense,
-                           std::span<const Run> runs, std::span<const Sum> sums, float* out,
-                           bool accumulate) {
-  for (const Sum& sum : sums)
-    one_sum<eights, rows>(shape, survivors, dense, runs, sum, out, accumulate);
+HWY_NOINLINE void all_lists(const SumShape& shape, const SurvivorLists& lists, const float* dense,
+                            float* out, std::int64_t out_step, bool accumulate) {
+  for (std::int64_t l = 0; l < lists.count; ++l, out += out_step) {
+    const std::int64_t begin = lists.marks[l], end = lists.marks[l + 1];
+    if (accumulate && begin == end) continue;
+    OneSum<eights, rows> sum(shape, out, accumulate);
+    sum.add(lists.survivors, begin, end, dense);
+    sum.store();
+  }
 }
 
 template <int rows, std::size_t... index>
-constexpr auto all_widths(std::index_sequence<index...>) {
-  return std::array{&all_sums<static_cast<int>(index) + 1, rows>...};
+constexpr auto list_widths(std::index_sequence<index...>) {
+  return std::array{&all_lists<static_cast<int>(index) + 1, rows>...};
 }
 template <int rows>
-constexpr auto all_widths() {
-  return all_widths<rows>(std::make_index_sequence<kMaxEights / rows>());
+constexpr auto list_widths() {
+  return list_widths<rows>(std::make_index_sequence<kMaxEights / rows>());
 }
 
-void sums_of(const SumShape& shape, Survivors survivors, const float* dense,
-             std::span<const Run> runs, std::span<const Sum> sums, float* out, bool accumulate) {
-  static constexpr auto kOneRow = all_widths<1>();
-  static constexpr auto kTwoRows = all_widths<2>();
-  static constexpr auto kThreeRows = all_widths<3>();
+void lists_sums(const SumShape& shape, const SurvivorLists& lists, const float* dense, float* out,
+                std::int64_t out_step, bool accumulate) {
+  static constexpr auto kOneRow = list_widths<1>();
+  static constexpr auto kTwoRows = list_widths<2>();
+  static constexpr auto kThreeRows = list_widths<3>();
   const auto width = static_cast<std::size_t>(shape.eights - 1);
   const auto function = shape.rows == 1   ? kOneRow[width]
                         : shape.rows == 2 ? kTwoRows[width]
                                           : kThreeRows[width];
-  function(shape, survivors, dense, runs, sums, out, accumulate);
+  function(shape, lists, dense, out, out_step, accumulate);
+}
+
+template <int eights>
+HWY_NOINLINE void all_reaches(const Survivors& survivors, std::span<const ListLine> lines,
+                              std::span<const Reach> reaches, const float* dense, float* out,
+                              std::int64_t out_step, bool accumulate) {
+  for (const Reach& reach : reaches) {
+    OneSum<eights, 1> sum({eights, 1, 0, 0}, out, accumulate);
+    for (const ListLine& line : lines)
+      sum.add(survivors, line.marks[reach.first], line.marks[reach.last],
+              dense + (line.displacement + reach.displacement));
+    sum.store();
+    out += out_step;
+  }
+}
+
+template <std::size_t... index>
+constexpr auto reach_widths(std::index_sequence<index...>) {
+  return std::array{&all_reaches<static_cast<int>(index) + 1>...};
+}
+
+void reaches_sums(int eights, const Survivors& survivors, std::span<const ListLine> lines,
+                  std::span<const Reach> reaches, const float* dense, float* out,
+                  std::int64_t out_step, bool accumulate) {
+  static constexpr auto kWidths = reach_widths(std::make_index_sequence<kMaxEights>());
+  kWidths[static_cast<std::size_t>(eights - 1)](survivors, lines, reaches, dense, out, out_step,
+                                                accumulate);
 }
 
 #else  // Vectors of four would need twice the registers there are; the compiler does as well.
 
-void sums_of(const SumShape& shape, Survivors survivors, const float* dense,
-             std::span<const Run> runs, std::span<const Sum> sums, float* out, bool accumulate) {
-  sparse_sums_scalar(shape, survivors, dense, runs, sums, out, accumulate);
+void lists_sums(const SumShape& shape, const SurvivorLists& lists, const float* dense, float* out,
+                std::int64_t out_step, bool accumulate) {
+  sum_lists_scalar(shape, lists, dense, out, out_step, accumulate);
+}
+void reaches_sums(int eights, const Survivors& survivors, std::span<const ListLine> lines,
+                  std::span<const Reach> reaches, const float* dense, float* out,
+                  std::int64_t out_step, bool accumulate) {
+  sum_reaches_scalar(eights, survivors, lines, reaches, dense, out, out_step, accumulate);
 }
 
 #endif
@@ -151,37 +201,55 @@ HWY_AFTER_NAMESPACE();
 namespace slimgrad::kernels {
 namespace {
 
-HWY_EXPORT(sums_of);
+HWY_EXPORT(lists_sums);
+HWY_EXPORT(reaches_sums);
+
+void add_survivors(const Survivors& survivors, std::int64_t begin, std::int64_t end,
+                   const float* dense, int columns, float* to) {
+  for (std::int64_t s = begin; s < end; ++s)
+    for (int c = 0; c < columns; ++c)
+      to[c] += survivors.values[s] * dense[survivors.offsets[s] + c];
+}
 
 }  // namespace
 
-void sparse_sums_scalar(const SumShape& shape, Survivors survivors, const float* dense,
-                        std::span<const Run> runs, std::span<const Sum> sums, float* out,
-                        bool accumulate) noexcept {
+void sum_lists_scalar(const SumShape& shape, const SurvivorLists& lists, const float* dense,
+                      float* out, std::int64_t out_step, bool accumulate) noexcept {
   const int columns = 8 * shape.eights;
-  for (const Sum& sum : sums) {
+  for (std::int64_t l = 0; l < lists.count; ++l, out += out_step)
     for (int row = 0; row < shape.rows; ++row) {
-      float* const to = out + sum.out + row * shape.out_stride;
-      float totals[8 * kMaxEights] = {};
-      if (accumulate) std::copy(to, to + columns, totals);
-      for (std::int64_t r = sum.first_run; r < sum.last_run; ++r) {
-        const Run& run = runs[static_cast<std::size_t>(r)];
-        for (std::int64_t s = run.begin; s < run.end; ++s) {
-          const float* const from =
-              dense + run.displacement + survivors.offsets[s] + row * shape.dense_stride;
-          for (int c = 0; c < columns; ++c) totals[c] += survivors.values[s] * from[c];
-        }
-      }
-      std::copy(totals, totals + columns, to);
+      float* const to = out + row * shape.out_stride;
+      if (!accumulate) std::fill(to, to + columns, 0.0f);
+      add_survivors(lists.survivors, lists.marks[l], lists.marks[l + 1],
+                    dense + row * shape.dense_stride, columns, to);
     }
+}
+
+void sum_reaches_scalar(int eights, const Survivors& survivors, std::span<const ListLine> lines,
+                        std::span<const Reach> reaches, const float* dense, float* out,
+                        std::int64_t out_step, bool accumulate) noexcept {
+  for (const Reach& reach : reaches) {
+    if (!accumulate) std::fill(out, out + 8 * eights, 0.0f);
+    for (const ListLine& line : lines)
+      add_survivors(survivors, line.marks[reach.first], line.marks[reach.last],
+                    dense + (line.displacement + reach.displacement), 8 * eights, out);
+    out += out_step;
   }
 }
 
-void sparse_sums(const SumShape& shape, Survivors survivors, const float* dense,
-                 std::span<const Run> runs, std::span<const Sum> sums, float* out,
-                 bool accumulate) noexcept {
-  if (use_scalar()) return sparse_sums_scalar(shape, survivors, dense, runs, sums, out, accumulate);
-  HWY_DYNAMIC_DISPATCH(sums_of)(shape, survivors, dense, runs, sums, out, accumulate);
+void sum_lists(const SumShape& shape, const SurvivorLists& lists, const float* dense, float* out,
+               std::int64_t out_step, bool accumulate) noexcept {
+  if (use_scalar()) return sum_lists_scalar(shape, lists, dense, out, out_step, accumulate);
+  HWY_DYNAMIC_DISPATCH(lists_sums)(shape, lists, dense, out, out_step, accumulate);
+}
+
+void sum_reaches(int eights, const Survivors& survivors, std::span<const ListLine> lines,
+                 std::span<const Reach> reaches, const float* dense, float* out,
+                 std::int64_t out_step, bool accumulate) noexcept {
+  if (use_scalar())
+    return sum_reaches_scalar(eights, survivors, lines, reaches, dense, out, out_step, accumulate);
+  HWY_DYNAMIC_DISPATCH(reaches_sums)
+  (eights, survivors, lines, reaches, dense, out, out_step, accumulate);
 }
 
 }  // namespace slimgrad::kernels

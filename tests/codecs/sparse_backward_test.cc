@@ -52,6 +52,14 @@ ConvShape oblong() {
   return shape;
 }
 
+ConvShape rows_dilated() {
+  ConvShape shape = conv(2, 48, 24, 11, 9, 3, 1, 1);
+  shape.y.dilation = 3;
+  shape.y.padding = 2;
+  shape.y.out = shape.y.expected_out();
+  return shape;
+}
+
 std::vector<Case> cases() {
   return {
       {"one_value", linear_shape(1, 1, 1)},
@@ -75,7 +83,16 @@ std::vector<Case> cases() {
       {"conv7x7_stride2", conv(2, 3, 16, 15, 15, 7, 2, 3)},
       {"conv5x5", conv(1, 32, 8, 9, 9, 5, 1, 2)},
       {"several_bands_an_image", conv(2, 32, 4, 60, 50, 3, 1, 1)},
+      {"several_stretches_an_image", conv(1, 8, 3, 90, 91, 3, 1, 1)},
+      {"several_stretches_stride2", conv(1, 8, 3, 180, 75, 3, 2, 1)},
+      {"several_stretches_dilated", conv(1, 8, 3, 90, 91, 3, 1, 2, 2)},
       {"several_blocks", conv(1, 64, 400, 4, 4, 3, 1, 1)},
+      {"several_blocks_of_few_channels", conv(1, 16, 400, 4, 4, 3, 1, 1)},
+      {"gathered_stride2", conv(2, 40, 24, 9, 8, 3, 2, 1)},
+      {"gathered_stride3", conv(2, 40, 24, 9, 8, 3, 3, 0)},
+      {"gathered_much_padding", conv(2, 40, 8, 4, 4, 3, 1, 3)},
+      {"gathered_rows_dilated", rows_dilated()},
+      {"spread_wide_dilated", conv(2, 72, 8, 11, 10, 3, 2, 2, 2)},
       {"oblong", oblong()},
   };
 }

@@ -52,7 +52,7 @@ Lists expected_lists(const Plan& plan, const std::vector<T>& values, const Case&
 }
 
 template <typename T>
-void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c) {
+void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c, bool many) {
   const Lists expected = expected_lists(plan, values, c);
   for_each_target([&](const char* target) {
     const auto room =
@@ -69,6 +69,7 @@ void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c)
                        {.first_column = c.first_column,
                         .num_columns = c.num_columns,
                         .row_offsets = offsets.data(),
+                        .many = many,
                         .room = {.stride = static_cast<std::int64_t>(stride),
                                  .values = loose_values.data(),
                                  .offsets = loose_offsets.data(),
@@ -84,6 +85,15 @@ void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c)
   });
 }
 
+// However many are expected.
+template <typename T>
+void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c) {
+  for (const bool many : {false, true}) {
+    SCOPED_TRACE(many ? "many" : "few");
+    expect_lists(plan, values, c, many);
+  }
+}
+
 template <typename T>
 class CompactColumns : public testing::Test {};
 using ValueTypes = testing::Types<float, BFloat16Bits>;
@@ -96,6 +106,8 @@ TYPED_TEST(CompactColumns, KeepsWhatPruningKeeps) {
       {9, 7, 3, 2, 4},
       {1030, 16, 16, 0, 16},  // several rounds of rows
       {40, 64, 64, 0, 64},
+      {43, 24, 40, 0, 24},
+      {50, 40, 44, 0, 40},
       {13, 100, 700, 8, 23},
       {17, 256, 512, 0, 256},
       {17, 600, 1200, 256, 256},  // rows that begin between two rounds of draws

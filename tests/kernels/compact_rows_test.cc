@@ -50,6 +50,8 @@ void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c)
   for_each_target([&](const char* target) {
     std::vector<Lists> found(c.block_starts.size());
     std::vector<CompactBlock> blocks;
+    std::vector<std::int32_t> row_offsets;
+    for (std::int32_t row = 0; row < c.rows; ++row) row_offsets.push_back(row * kRowStep);
     for (std::size_t b = 0; b < found.size(); ++b) {
       const std::int64_t first = c.block_starts[b];
       const std::int64_t last = b + 1 < found.size() ? c.block_starts[b + 1] : c.columns;
@@ -61,7 +63,7 @@ void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c)
       blocks.push_back({.first_column = first,
                         .num_columns = last - first,
                         .column_step = kColumnStep,
-                        .row_step = kRowStep,
+                        .row_offsets = row_offsets.data(),
                         .values = found[b].values.data(),
                         .offsets = found[b].offsets.data(),
                         .marks = found[b].marks.data()});

@@ -1,0 +1,64 @@
+#include "codecs/pixel_lists.h"
+
+#include <algorithm>
+
+#include <slimgrad/half.h>
+
+namespace slimgrad {
+
+PixelLists::PixelLists(const ConvShape& shape, const Bands& bands, std::int64_t channels,
+                       Offsets offsets, SparseWorkspace& workspace)
+    : shape_(shape), bands_(bands), offsets_(offsets), workspace_(workspace) {
+  for (std::int64_t group = 0; group < shape.groups; ++group)
+    for (std::int64_t first = 0; first < shape.group_out(); first += channels)
+      blocks_.push_back({group, group * shape.group_out() + first,
+                         std::min(channels, shape.group_out() - first), first});
+  const auto room = static_cast<std::size_t>(bands_.count() * band_room());
+  workspace.values.reserve(room);
+  workspace.offsets.reserve(room);
+  workspace.marks.reserve(blocks_.size() * static_cast<std::size_t>(marks_a_block()));
+}
+
+template <typename T>
+std::int64_t PixelLists::compress(std::int64_t index, const T* gradient,
+                                  const kernels::Plan& plan) const {
+  struct Room {
+    Scratch<std::int32_t> offsets;
+    std::vector<kernels::CompactBlock> blocks;
+  };
+  Room& room = per_thread<Room>();
+  const Bands::Band band = bands_[index];
+  std::int32_t* offsets =
+      room.offsets.reserve(blocks_.size() * static_cast<std::size_t>(band.pixels));
+  room.blocks.clear();
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    const ChannelBlock& block = blocks_[b];
+    room.blocks.push_back({.first_column = block.first_channel,
+                           .num_columns = block.channels,
+                           .column_step = static_cast<std::int32_t>(offsets_.channel_step),
+                           .row_offsets = offsets,
+                           .values = workspace_.values.data(),
+                           .offsets = workspace_.offsets.data(),
+                           .marks = marks(b, index, band.first_pixel)});
+    *room.blocks[b].marks = index * band_room() + block.first_channel * bands_.max_pixels() +
+                            static_cast<std::int64_t>(b * kernels::kCompactSlack);
+    const auto step = static_cast<std::int32_t>(offsets_.pixel_step_a_channel * block.channels);
+    for (std::int64_t line = 0; line < band.pixels; line += shape_.x.out)
+      for (std::int64_t x = 0; x < shape_.x.out; ++x)
+        *offsets++ = static_cast<std::int32_t>(x) * step;
+  }
+  const std::int64_t columns = shape_.out_channels, first = band.first_pixel * columns;
+  kernels::compact_rows<T>(
+      plan, {gradient + first, band.pixels, columns, static_cast<std::uint64_t>(first)},
+      room.blocks);
+  std::int64_t survivors = 0;
+  for (const kernels::CompactBlock& block : room.blocks)
+    survivors += block.marks[band.pixels] - block.marks[0];
+  return survivors;
+}
+
+template std::int64_t PixelLists::compress(std::int64_t, const float*, const kernels::Plan&) const;
+template std::int64_t PixelLists::compress(std::int64_t, const BFloat16Bits*,
+                                           const kernels::Plan&) const;
+
+}  // namespace slimgrad

@@ -1,0 +1,68 @@
+// The survivors of a gradient by pixel, as the gradient of the input wants them: a list for every
+// pixel and block of channels.
+#ifndef SLIMGRAD_CODECS_PIXEL_LISTS_H_
+#define SLIMGRAD_CODECS_PIXEL_LISTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "codecs/sparse_backward.h"
+#include "codecs/sparse_layout.h"
+#include "kernels/compact_rows.h"
+#include "kernels/sparse_sums.h"
+
+namespace slimgrad {
+
+// Output channels of one group whose weights are used together.
+struct ChannelBlock {
+  std::int64_t group, first_channel, channels;  // channels counted over all groups
+  std::int64_t first_in_group;
+};
+
+class PixelLists {
+ public:
+  // What lists are for decides how survivors find the rows of the weight.
+  struct Offsets {
+    std::int64_t channel_step;          // from channel to channel, and
+    std::int64_t pixel_step_a_channel;  // from pixel to pixel of a row, times a block's channels
+  };
+
+  // In blocks of at most so many channels.
+  PixelLists(const ConvShape& shape, const Bands& bands, std::int64_t channels, Offsets offsets,
+             SparseWorkspace& workspace);
+
+  const std::vector<ChannelBlock>& blocks() const { return blocks_; }
+
+  // Writes the survivors of a band, block by block. Returns how many. Bands may be compressed in
+  // any order on any threads.
+  template <typename T>
+  std::int64_t compress(std::int64_t band, const T* gradient, const kernels::Plan& plan) const;
+
+  kernels::Survivors survivors() const {
+    return {workspace_.values.data(), workspace_.offsets.data()};
+  }
+  // Those of a pixel of the band begin at its mark and end at the next one.
+  std::int64_t* marks(std::size_t block, std::int64_t band, std::int64_t pixel) const {
+    return workspace_.marks.data() + static_cast<std::int64_t>(block) * marks_a_block() + band +
+           pixel;
+  }
+
+ private:
+  // Every band has a mark for each of its pixels and one for their end.
+  std::int64_t marks_a_block() const { return shape_.out_pixels() + bands_.count(); }
+  // For the survivors of a band.
+  std::int64_t band_room() const {
+    return bands_.max_pixels() * shape_.out_channels +
+           static_cast<std::int64_t>(blocks_.size() * kernels::kCompactSlack);
+  }
+
+  ConvShape shape_;
+  Bands bands_;
+  Offsets offsets_;
+  SparseWorkspace& workspace_;
+  std::vector<ChannelBlock> blocks_;
+};
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_CODECS_PIXEL_LISTS_H_
