@@ -107,7 +107,8 @@ void prune_and_compact_columns(benchmark::State& state) {
   std::vector<std::int64_t> starts(static_cast<std::size_t>(columns) + 1);
   const std::int64_t stride = rows + static_cast<std::int64_t>(kernels::kCompactSlack);
   std::vector<float> room_values(static_cast<std::size_t>(columns * stride));
-  std::vector<std::int32_t> room_offsets(room_values.size()), counts(starts.size());
+  std::vector<std::int32_t> room_offsets(room_values.size());
+  std::vector<std::int64_t> ends(starts.size());
   const kernels::ColumnLists lists{.first_column = 0,
                                    .num_columns = columns,
                                    .row_offsets = row_offsets.data(),
@@ -115,7 +116,7 @@ void prune_and_compact_columns(benchmark::State& state) {
                                    .room = {.stride = stride,
                                             .values = room_values.data(),
                                             .offsets = room_offsets.data(),
-                                            .counts = counts.data()},
+                                            .ends = ends.data()},
                                    .values = values.data(),
                                    .offsets = offsets.data(),
                                    .starts = starts.data()};

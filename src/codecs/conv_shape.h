@@ -33,10 +33,12 @@ struct ConvShape {
   std::int64_t in_pixels() const { return images * y.in * x.in; }
   std::int64_t out_pixels() const { return images * y.out * x.out; }
 
-  // A convolution that looks at one pixel at a time does not care which image it belongs to.
+  // Looks at one pixel at a time.
+  bool is_linear() const { return y.is_trivial() && x.is_trivial(); }
+  // Then it does not care which image a pixel belongs to.
   ConvShape simplified() const {
     ConvShape shape = *this;
-    if (y.is_trivial() && x.is_trivial()) {
+    if (is_linear()) {
       shape.images = in_pixels();
       shape.y = shape.x = ConvAxis{};
     }

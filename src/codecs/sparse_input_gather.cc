@@ -138,20 +138,19 @@ class GatherInput {
   // Pixels that are summed by one task: enough to share a tile of the weight, few enough that their
   // sums stay in the cache from block to block. A layer that looks at one pixel at a time takes
   // bands, which are one row of lists; others take pixel rows of the input.
-  bool is_linear() const { return shape_.y.is_trivial() && shape_.x.is_trivial(); }
   std::int64_t rows_a_chunk() const {
     constexpr std::int64_t kPixels = 256;
     return std::max<std::int64_t>(1, kPixels / shape_.x.in);
   }
   std::int64_t num_chunks() const {
-    if (is_linear()) return bands_.count();
+    if (shape_.is_linear()) return bands_.count();
     return (shape_.images * shape_.y.in + rows_a_chunk() - 1) / rows_a_chunk();
   }
   struct Chunk {
     std::int64_t first_pixel, pixels;  // of the input
   };
   Chunk chunk(std::int64_t index) const {
-    if (is_linear()) return {bands_[index].first_pixel, bands_[index].pixels};
+    if (shape_.is_linear()) return {bands_[index].first_pixel, bands_[index].pixels};
     const std::int64_t first = index * rows_a_chunk();
     const std::int64_t rows = std::min(rows_a_chunk(), shape_.images * shape_.y.in - first);
     return {first * shape_.x.in, rows * shape_.x.in};
@@ -189,7 +188,7 @@ class GatherInput {
       if (block.group != group) continue;
       const float* const weights = weight_tile(tile) + block_start(block);
       for (std::int64_t ty = 0; ty < shape_.y.taps; ty += lines, accumulate = true) {
-        if (is_linear())
+        if (shape_.is_linear())
           sum_pixels(b, index, pixels, weights, totals, stride, accumulate);
         else
           sum_rows(b, ty, ty + lines, pixels, weights, totals, stride, accumulate);

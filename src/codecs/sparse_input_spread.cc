@@ -9,6 +9,7 @@
 // it are met by two tasks, and what they add outside is dropped.
 #include <algorithm>
 #include <atomic>
+#include <vector>
 
 #include "codecs/pixel_lists.h"
 #include "codecs/sparse_input.h"
@@ -50,7 +51,10 @@ class SpreadInput {
         lists_(shape, bands_, cheapest_block(shape, shape.taps() * tiles_.bytes_a_pixel(), density),
                {.channel_step = tiles_.weights_size(), .pixel_step_a_channel = 0}, workspace),
         weights_(workspace.dense.reserve(static_cast<std::size_t>(
-            shape.groups * tiles_.count() * shape.group_out() * tiles_.weights_size()))) {}
+            shape.groups * tiles_.count() * shape.group_out() * tiles_.weights_size()))) {
+    for (std::int64_t x = 0; x < shape.x.in; ++x)
+      columns_.push_back(place(shape.x, tiles_.x, x, 0, tiles_.columns));
+  }
 
   SparseCounts run(const T* gradient, const PruneDraw& draw, const T* weight,
                    const WeightStrides& strides, T* dx, const Parallel& parallel) {
@@ -181,7 +185,7 @@ class SpreadInput {
         const std::int64_t row = place(shape_.y, tiles_.y, y, s.first_line, rows);
         const float* const from = totals + i * s.image_size + row * tiles_.row_size();
         for (std::int64_t x = 0; x < shape_.x.in; ++x, to += shape_.in_channels) {
-          const std::int64_t column = place(shape_.x, tiles_.x, x, 0, tiles_.columns);
+          const std::int64_t column = columns_[static_cast<std::size_t>(x)];
           for (std::int64_t t = first_tile; t < last_tile; ++t)
             store_tile_row(row < 0 || column < 0
                                ? kNothing
@@ -196,6 +200,7 @@ class SpreadInput {
   Bands bands_;
   PixelLists lists_;
   float* weights_;
+  std::vector<std::int64_t> columns_;  // of an input row's pixels in a tile
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <vector>
 
+#include "codecs/copy_tiles.h"
 #include "codecs/sparse_backward.h"
 #include "codecs/sparse_layout.h"
 #include "codecs/tap_tiles.h"
@@ -78,22 +79,22 @@ class WeightGradient {
   // Writes the survivors of a band by channel and in each by pixel. Returns how many.
   std::int64_t compress(std::int64_t index, const T* gradient, const kernels::Plan& plan) const {
     const Bands::Band band = bands_[index];
-    const std::int64_t columns = shape_.out_channels;
+    const std::int64_t columns = shape_.out_channels, first = band.first_pixel * columns;
     struct Room {
       Scratch<float> values;
-      Scratch<std::int32_t> offsets, counts, rows;
+      Scratch<std::int32_t> offsets, rows;
+      Scratch<std::int64_t> ends;
     };
     Room& room = per_thread<Room>();
-    const auto pixels = static_cast<std::size_t>(band.pixels);
     const std::int64_t at_once = std::min(columns, kernels::kMostColumns);
-    const std::size_t stride = list_stride(pixels);
-    const std::size_t size = static_cast<std::size_t>(at_once) * stride;
-    const kernels::ListRoom lists{.stride = static_cast<std::int64_t>(stride),
+    const std::int64_t stride = list_stride(band.pixels);
+    const auto size = static_cast<std::size_t>(at_once * stride);
+    const kernels::ListRoom lists{.stride = stride,
                                   .values = room.values.reserve(size),
                                   .offsets = room.offsets.reserve(size),
-                                  .counts = room.counts.reserve(static_cast<std::size_t>(at_once))};
-    const std::int32_t* const offsets = pixel_offsets(band, room.rows.reserve(pixels));
-    const std::int64_t first = band.first_pixel * columns;
+                                  .ends = room.ends.reserve(static_cast<std::size_t>(at_once))};
+    std::int32_t* const offsets = room.rows.reserve(static_cast<std::size_t>(band.pixels));
+    find_offsets(band, offsets);
     std::int64_t* const starts = channel_starts(index);
     starts[0] = index * band_room();
     for (std::int64_t column = 0; column < columns; column += at_once)
@@ -117,69 +118,24 @@ class WeightGradient {
 
   // Room for a list of so many survivors: an odd number of cache lines, because lists a power of
   // two apart would get into each other's way in the cache.
-  static std::size_t list_stride(std::size_t size) {
-    constexpr std::size_t kLine = 64 / sizeof(float);
-    return ((size + kernels::kCompactSlack + kLine - 1) / kLine | 1) * kLine;
+  static std::int64_t list_stride(std::int64_t size) {
+    constexpr std::int64_t kLine = 64 / sizeof(float);
+    const auto most = size + static_cast<std::int64_t>(kernels::kCompactSlack);
+    return ((most + kLine - 1) / kLine | 1) * kLine;
   }
 
   // Where the first taps of the band's gradient pixels lie in the tile.
-  const std::int32_t* pixel_offsets(const Bands::Band& band, std::int32_t* offsets) const {
-    std::int32_t* next = offsets;
-    for (std::int64_t row = 0; row < band.pixels; row += shape_.x.out) {
-      std::int64_t offset = line_offset(band, row / shape_.x.out);
-      for (std::int64_t x = 0; x < shape_.x.out; ++x, offset += tiles_.pixel_step())
-        *next++ = static_cast<std::int32_t>(offset);
-    }
-    return offsets;
+  void find_offsets(const Bands::Band& band, std::int32_t* offsets) const {
+    for (std::int64_t image = 0; image < band.images; ++image)
+      for (std::int64_t row = 0; row < band.rows; ++row) {
+        std::int64_t offset = image * tiles_.size(band.rows) + row * tiles_.line_step();
+        for (std::int64_t x = 0; x < shape_.x.out; ++x, offset += tiles_.pixel_step())
+          *offsets++ = static_cast<std::int32_t>(offset);
+      }
   }
 
   std::int64_t tile_size(const Bands::Band& band) const {
     return band.images * tiles_.size(band.rows);
-  }
-  // Where the first tap of a line of gradient pixels lies in the tile.
-  std::int64_t line_offset(const Bands::Band& band, std::int64_t line) const {
-    return line / band.rows * tiles_.size(band.rows) + line % band.rows * tiles_.line_step();
-  }
-
-  // The input pixels of a band, for the tiles [first_tile, last_tile) of a group, one tile behind
-  // the other.
-  void copy_input(const Bands::Band& band, std::int64_t group, std::int64_t first_tile,
-                  std::int64_t last_tile, const T* x, float* to) const {
-    const std::int64_t size = tile_size(band), width = pixel_size();
-    const std::int64_t pixel_channels = shape_.in_channels, channels = shape_.group_in();
-    for (std::int64_t image = 0; image < band.images; ++image)
-      for (std::int64_t row = 0; row < tiles_.rows(band.rows); ++row) {
-        const std::int64_t in_y =
-            band.first_row * shape_.y.stride - shape_.y.padding + row * tiles_.y.source_step;
-        const bool outside = in_y < 0 || in_y >= shape_.y.in;
-        const T* const line = x + group * channels +
-                              ((band.first_image + image) * shape_.y.in + (outside ? 0 : in_y)) *
-                                  shape_.x.in * pixel_channels;
-        for (std::int64_t column = 0; column < tiles_.columns; ++column, to += width) {
-          const std::int64_t in_x = -shape_.x.padding + column * tiles_.x.source_step;
-          const bool is_padding = outside || in_x < 0 || in_x >= shape_.x.in;
-          const T* const pixel = line + (is_padding ? 0 : in_x) * pixel_channels;
-          const T* from = pixel + first_tile * width;
-          prefetch(from + kPixelsAhead * pixel_channels, (last_tile - first_tile) * width);
-          float* tile = to;
-          if constexpr (std::is_same_v<T, float>) {
-            if (width == 8 && !is_padding && last_tile * width <= channels) {
-              for (std::int64_t t = first_tile; t < last_tile; ++t, from += 8, tile += size)
-                copy_eights(from, 8, tile);
-              continue;
-            }
-          }
-          for (std::int64_t t = first_tile; t < last_tile; ++t, from += width, tile += size)
-            load_tile_row(from, is_padding ? 0 : std::min(width, channels - t * width), width,
-                          tile);
-        }
-      }
-  }
-  // Some channels of every pixel: the CPU does not see by itself that it is the next ones' turn.
-  static constexpr std::int64_t kPixelsAhead = 8;
-  static void prefetch(const T* address, std::int64_t count) {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
-    for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(address + i);
   }
 
   void multiply(std::int64_t copy, std::int64_t part, const T* x) const {
@@ -188,13 +144,14 @@ class WeightGradient {
     const std::int64_t group = copy / tiles_.copies();
     const std::int64_t first_tile = copy % tiles_.copies() * tiles_.copied();
     const std::int64_t last_tile = std::min(first_tile + tiles_.copied(), tiles_.count());
+    const TileRange range{group, first_tile, last_tile};
     const std::int64_t first_band = part * bands_.count() / parts_;
     const std::int64_t last_band = (part + 1) * bands_.count() / parts_;
     for (std::int64_t b = first_band; b < last_band; ++b) {
       const Bands::Band band = bands_[b];
       float* const input =
           buffer.reserve(static_cast<std::size_t>((last_tile - first_tile) * tile_size(band)));
-      copy_input(band, group, first_tile, last_tile, x, input);
+      TileCopy<T>(shape_, tiles_, range, tile_size(band)).copy(band, x, input);
       const kernels::SurvivorLists lists{
           .survivors = {workspace_.values.data(), workspace_.offsets.data()},
           .marks = channel_starts(b) + group * shape_.group_out(),

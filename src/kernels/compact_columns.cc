@@ -71,7 +71,7 @@ HWY_INLINE std::uint64_t turn_bits(std::uint64_t x) {
 template <typename T>
 HWY_INLINE void append_square(const SurvivorBits& bits, std::size_t first, std::size_t columns,
                               const T* x, Integers offsets, const ListRoom& room,
-                              std::size_t first_list) {
+                              std::int64_t* ends) {
   std::uint64_t rows = 0;
   Integers square[8];
 #pragma GCC unroll 8
@@ -81,21 +81,18 @@ HWY_INLINE void append_square(const SurvivorBits& bits, std::size_t first, std::
   }
   turn(square);
   const std::uint64_t survive = turn_bits(rows);
-  const auto stride = static_cast<std::size_t>(room.stride);
 #pragma GCC unroll 8
   for (std::size_t c = 0; c < 8; ++c) {
     const auto lanes = static_cast<std::uint8_t>(survive >> 8 * c);
     const auto order = hn::IndicesFromVec(I32(), hn::LoadU(I32(), kLanes[lanes].data()));
-    std::int32_t& count = room.counts[first_list + c];
-    const std::size_t to = (first_list + c) * stride + static_cast<std::size_t>(count);
-    hn::StoreU(as_floats(hn::TableLookupLanes(square[c], order)), F32(), room.values + to);
-    hn::StoreU(hn::TableLookupLanes(offsets, order), I32(), room.offsets + to);
-    count += std::popcount(lanes);
+    store(hn::TableLookupLanes(square[c], order), room.values + ends[c]);
+    hn::StoreU(hn::TableLookupLanes(offsets, order), I32(), room.offsets + ends[c]);
+    ends[c] += std::popcount(lanes);
   }
 }
 
 // Survivors of some rows on their way to the lists of their columns. To take them there one by one
-// as they are found would mean a branch that no predictor guesses at the end of every row.
+// as they are found would mean a branch that no predictor guesses at the end of every word of bits.
 struct Picked {
   std::size_t size = 0;
   float values[SurvivorBits::kMost + 8];
@@ -113,23 +110,38 @@ struct Picked {
     });
   }
 
-  HWY_INLINE void append(const ListRoom& room) const {
+  // Whole rows of a width that is a power of two.
+  template <typename T>
+  HWY_INLINE void add_rows(const SurvivorBits& bits, std::size_t count, std::size_t width,
+                           const T* x, const std::int32_t* row_offsets) {
+    const int shift = std::countr_zero(width);
+    float* const v = values;
+    std::int32_t *const c = columns, *const o = offsets;
+    size = bits.pick(0, count * width, [=](std::size_t k, std::size_t i) HWY_ATTR {
+      v[k] = std::bit_cast<float>(float_bits(x[i]));
+      c[k] = static_cast<std::int32_t>(i & (width - 1));
+      o[k] = row_offsets[i >> shift];
+    });
+  }
+
+  HWY_INLINE void append(const ListRoom& room) {
     float* const to_values = room.values;
-    std::int32_t *const to_offsets = room.offsets, *const counts = room.counts;
-    const auto stride = static_cast<std::size_t>(room.stride);
+    std::int32_t* const to_offsets = room.offsets;
+    std::int64_t* const ends = room.ends;
     for (std::size_t k = 0; k < size; ++k) {
-      const auto column = static_cast<std::size_t>(columns[k]);
-      const std::size_t to = column * stride + static_cast<std::size_t>(counts[column]++);
+      const std::int64_t to = ends[columns[k]]++;
       to_values[to] = values[k];
       to_offsets[to] = offsets[k];
     }
+    size = 0;
   }
 };
 
-// Copies a list to where it stays. Whole vectors, beyond the end.
+// Copies a list to where it stays, and gives the survivors their values: they are few, so that this
+// is not done for all elements. Whole vectors, beyond the end.
 HWY_INLINE void pack_list(const Raised& raised, const float* values, const std::int32_t* offsets,
-                          std::int32_t count, float* to_values, std::int32_t* to_offsets) {
-  for (std::int32_t i = 0; i < count; i += 8) {
+                          std::int64_t size, float* to_values, std::int32_t* to_offsets) {
+  for (std::int64_t i = 0; i < size; i += 8) {
     store(raised(load(values + i)), to_values + i);
     hn::StoreU(hn::LoadU(I32(), offsets + i), I32(), to_offsets + i);
   }
@@ -143,38 +155,41 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
   const Raised raised(plan);
   Picked picked;
   const ListRoom& room = lists.room;
-  std::fill(room.counts, room.counts + lists.num_columns, 0);
+  for (std::int64_t c = 0; c < lists.num_columns; ++c) room.ends[c] = c * room.stride;
   // Whole rows several at a time; of some columns among many, row by row.
   static_assert(SurvivorBits::kMost >= kMostColumns);
+  const bool whole = lists.num_columns == rows.columns;
   const std::int64_t rows_at_once =
-      lists.num_columns == rows.columns
-          ? static_cast<std::int64_t>(SurvivorBits::kMost) / lists.num_columns
-          : 1;
+      whole ? static_cast<std::int64_t>(SurvivorBits::kMost) / lists.num_columns : 1;
   const auto num_columns = static_cast<std::size_t>(lists.num_columns);
-  const bool squares = lists.many && lists.num_columns == rows.columns && num_columns % 8 == 0 &&
-                       rows.first_index % 8 == 0;
+  const bool squares = lists.many && whole && num_columns % 8 == 0 && rows.first_index % 8 == 0;
   for (std::int64_t first = 0; first < rows.count; first += rows_at_once) {
     const std::int64_t count = std::min(rows_at_once, rows.count - first);
+    const std::int32_t* const row_offsets = lists.row_offsets + first;
     const T* const x = rows.data + first * rows.columns + lists.first_column;
     bits.find(x, static_cast<std::size_t>(count) * num_columns,
               rows.first_index + static_cast<std::uint64_t>(x - rows.data));
     std::int64_t r = 0;
-    if (squares)
+    if (squares) {
       for (; r + 8 <= count; r += 8)
         for (std::size_t c = 0; c < num_columns; c += 8)
           append_square(bits, static_cast<std::size_t>(r) * num_columns + c, num_columns, x,
-                        hn::LoadU(I32(), lists.row_offsets + first + r), room, c);
-    picked.size = 0;
+                        hn::LoadU(I32(), row_offsets + r), room, room.ends + c);
+    } else if (whole && std::has_single_bit(num_columns)) {
+      picked.add_rows(bits, static_cast<std::size_t>(count), num_columns, x, row_offsets);
+      r = count;
+    }
     for (; r < count; ++r)
       picked.add_row(bits, static_cast<std::size_t>(r) * num_columns, num_columns,
-                     x + r * rows.columns, lists.row_offsets[first + r]);
+                     x + r * rows.columns, row_offsets[r]);
     picked.append(room);
   }
   std::int64_t to = lists.starts[0];
   for (std::int64_t c = 0; c < lists.num_columns; ++c) {
-    pack_list(raised, room.values + c * room.stride, room.offsets + c * room.stride, room.counts[c],
-              lists.values + to, lists.offsets + to);
-    lists.starts[c + 1] = to += room.counts[c];
+    const std::int64_t from = c * room.stride, size = room.ends[c] - from;
+    pack_list(raised, room.values + from, room.offsets + from, size, lists.values + to,
+              lists.offsets + to);
+    lists.starts[c + 1] = to += size;
   }
 }
 

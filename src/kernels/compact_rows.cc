@@ -44,6 +44,32 @@ HWY_INLINE std::size_t append(const SurvivorBits& bits, std::size_t first, std::
   });
 }
 
+// The survivors of some whole rows of a width that divides 64, where there is one block: words of
+// bits hold several rows. Returns where the list ends.
+template <typename T>
+HWY_INLINE std::int64_t append_narrow(const SurvivorBits& bits, const MatrixRows<T>& rows,
+                                      std::int64_t first, std::int64_t last,
+                                      const CompactBlock& block) {
+  const auto columns = static_cast<std::size_t>(rows.columns);
+  const int shift = std::countr_zero(columns);
+  const std::int32_t step = block.column_step;
+  const std::int32_t* const row_offsets = block.row_offsets + first;
+  float* const values = block.values + block.marks[first];
+  std::int32_t* const offsets = block.offsets + block.marks[first];
+  const T* const x = rows.data + first * rows.columns;
+  bits.pick(0, static_cast<std::size_t>(last - first) * columns,
+            [=](std::size_t k, std::size_t i) HWY_ATTR {
+              values[k] = std::bit_cast<float>(float_bits(x[i]));
+              offsets[k] =
+                  static_cast<std::int32_t>(i & (columns - 1)) * step + row_offsets[i >> shift];
+            });
+  std::int64_t end = block.marks[first];
+  for (std::int64_t row = first; row < last; ++row)
+    block.marks[row + 1] = end +=
+        bits.count(static_cast<std::size_t>(row - first) * columns, columns);
+  return end;
+}
+
 template <typename T>
 HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
                                std::span<const CompactBlock> blocks) {
@@ -54,6 +80,8 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
   // Short rows several at a time, long ones in pieces.
   const std::int64_t rows_at_once = std::max<std::int64_t>(1, kMost / rows.columns);
   const std::int64_t columns_at_once = std::min(kMost, rows.columns);
+  const bool narrow = rows.columns <= 64 && 64 % rows.columns == 0 && blocks.size() == 1 &&
+                      blocks[0].num_columns == rows.columns;
   for (std::int64_t first = 0; first < rows.count; first += rows_at_once) {
     const std::int64_t last = std::min(rows.count, first + rows_at_once);
     for (std::int64_t column = 0; column < rows.columns; column += columns_at_once) {
@@ -68,12 +96,16 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
         // A row that comes in pieces goes on where the piece before has ended.
         const std::int64_t begin = block.marks[from == block.first_column ? first : last];
         std::int64_t end = begin;
-        for (std::int64_t row = first; row < last; ++row) {
-          const std::int64_t start = (row - first) * rows.columns + from - column;
-          end += static_cast<std::int64_t>(
-              append(bits, static_cast<std::size_t>(start), static_cast<std::size_t>(to - from),
-                     rows.data + at + start, block, from - block.first_column, row, end));
-          block.marks[row + 1] = end;
+        if (narrow) {
+          end = append_narrow(bits, rows, first, last, block);
+        } else {
+          for (std::int64_t row = first; row < last; ++row) {
+            const std::int64_t start = (row - first) * rows.columns + from - column;
+            end += static_cast<std::int64_t>(
+                append(bits, static_cast<std::size_t>(start), static_cast<std::size_t>(to - from),
+                       rows.data + at + start, block, from - block.first_column, row, end));
+            block.marks[row + 1] = end;
+          }
         }
         for (std::int64_t i = begin; i < end; i += 8)  // whole vectors, beyond the end
           store(raised(load(block.values + i)), block.values + i);

@@ -153,6 +153,11 @@ class SurvivorBits {
     return size;
   }
 
+  // How many there are among x[first, first + count). REQUIRES: count <= 64.
+  HWY_INLINE int count(std::size_t first, std::size_t count) const {
+    return std::popcount(load_word(first_bit_ + first) << (64 - count));
+  }
+
   // Those of x[first] to x[first + 7]. REQUIRES: first and the piece's first index are multiples of
   // eight.
   HWY_INLINE std::uint8_t eight(std::size_t first) const { return bits_[(first_bit_ + first) / 8]; }

@@ -63,7 +63,7 @@ void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c,
     const auto stride = static_cast<std::size_t>(c.rows) + kCompactSlack;
     std::vector<float> loose_values(stride * static_cast<std::size_t>(c.num_columns));
     std::vector<std::int32_t> loose_offsets(loose_values.size());
-    std::vector<std::int32_t> counts(static_cast<std::size_t>(c.num_columns));
+    std::vector<std::int64_t> ends(static_cast<std::size_t>(c.num_columns));
     const auto offsets = row_offsets(c.rows);
     compact_columns<T>(plan, {values.data(), c.rows, c.columns, c.first_index},
                        {.first_column = c.first_column,
@@ -73,7 +73,7 @@ void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c,
                         .room = {.stride = static_cast<std::int64_t>(stride),
                                  .values = loose_values.data(),
                                  .offsets = loose_offsets.data(),
-                                 .counts = counts.data()},
+                                 .ends = ends.data()},
                         .values = found.values.data(),
                         .offsets = found.offsets.data(),
                         .starts = found.starts.data()});
