@@ -1,6 +1,7 @@
 #include "codecs/pixel_lists.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include <slimgrad/half.h>
 
@@ -20,8 +21,19 @@ PixelLists::PixelLists(const ConvShape& shape, const Bands& bands, std::int64_t 
 }
 
 template <typename T>
-std::int64_t PixelLists::compress(std::int64_t index, const T* gradient,
-                                  const kernels::Plan& plan) const {
+std::int64_t PixelLists::compress(const T* gradient, const PruneDraw& draw,
+                                  const Parallel& parallel) const {
+  const kernels::Plan plan = pruning_plan<T>(draw);
+  std::atomic<std::int64_t> survivors = 0;
+  parallel(bands_.count(), [&](std::int64_t band) {
+    survivors.fetch_add(compress_band(band, gradient, plan), std::memory_order_relaxed);
+  });
+  return survivors;
+}
+
+template <typename T>
+std::int64_t PixelLists::compress_band(std::int64_t index, const T* gradient,
+                                       const kernels::Plan& plan) const {
   struct Room {
     Scratch<std::int32_t> offsets;
     std::vector<kernels::CompactBlock> blocks;
@@ -57,8 +69,8 @@ std::int64_t PixelLists::compress(std::int64_t index, const T* gradient,
   return survivors;
 }
 
-template std::int64_t PixelLists::compress(std::int64_t, const float*, const kernels::Plan&) const;
-template std::int64_t PixelLists::compress(std::int64_t, const BFloat16Bits*,
-                                           const kernels::Plan&) const;
+template std::int64_t PixelLists::compress(const float*, const PruneDraw&, const Parallel&) const;
+template std::int64_t PixelLists::compress(const BFloat16Bits*, const PruneDraw&,
+                                           const Parallel&) const;
 
 }  // namespace slimgrad

@@ -33,10 +33,9 @@ class PixelLists {
 
   const std::vector<ChannelBlock>& blocks() const { return blocks_; }
 
-  // Writes the survivors of a band, block by block. Returns how many. Bands may be compressed in
-  // any order on any threads.
+  // Writes the survivors, band by band and in each block by block. Returns how many there are.
   template <typename T>
-  std::int64_t compress(std::int64_t band, const T* gradient, const kernels::Plan& plan) const;
+  std::int64_t compress(const T* gradient, const PruneDraw& draw, const Parallel& parallel) const;
 
   kernels::Survivors survivors() const {
     return {workspace_.values.data(), workspace_.offsets.data()};
@@ -48,6 +47,9 @@ class PixelLists {
   }
 
  private:
+  template <typename T>
+  std::int64_t compress_band(std::int64_t band, const T* gradient, const kernels::Plan& plan) const;
+
   // Every band has a mark for each of its pixels and one for their end.
   std::int64_t marks_a_block() const { return shape_.out_pixels() + bands_.count(); }
   // For the survivors of a band.

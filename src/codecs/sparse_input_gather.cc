@@ -14,7 +14,6 @@
 // for many pixels; but every pass adds to the sums of every pixel once more. What is cheapest
 // depends on the sparsity.
 #include <algorithm>
-#include <atomic>
 #include <vector>
 
 #include "codecs/pixel_lists.h"
@@ -95,19 +94,14 @@ class GatherInput {
     SparseCounts counts;
     parallel(shape_.groups * tiles_.count,
              [&](std::int64_t tile) { pack_weight(tile, weight, strides); });
-    const kernels::Plan plan = pruning_plan<T>(draw);
-    std::atomic<std::int64_t> survivors = 0;
-    parallel(bands_.count(), [&](std::int64_t band) {
-      survivors.fetch_add(lists_.compress(band, gradient, plan), std::memory_order_relaxed);
-    });
+    counts.elements = shape_.out_pixels() * shape_.out_channels;
+    counts.survivors = lists_.compress(gradient, draw, parallel);
     counts.compress_seconds = watch.lap();
     // Neighbouring tasks share a tile of the weight.
     const std::int64_t chunks = num_chunks();
     parallel(shape_.groups * tiles_.count * chunks,
              [&](std::int64_t task) { multiply(task / chunks, task % chunks, dx); });
     counts.multiply_seconds = watch.lap();
-    counts.elements = shape_.out_pixels() * shape_.out_channels;
-    counts.survivors = survivors;
     return counts;
   }
 

@@ -8,7 +8,6 @@
 // Tasks own pixel rows of dX: those of whole images, or of a part of one; then the rows of G around
 // it are met by two tasks, and what they add outside is dropped.
 #include <algorithm>
-#include <atomic>
 #include <vector>
 
 #include "codecs/pixel_lists.h"
@@ -62,11 +61,8 @@ class SpreadInput {
     SparseCounts counts;
     parallel(shape_.groups * tiles_.count(),
              [&](std::int64_t tile) { pack_weight(tile, weight, strides); });
-    const kernels::Plan plan = pruning_plan<T>(draw);
-    std::atomic<std::int64_t> survivors = 0;
-    parallel(bands_.count(), [&](std::int64_t band) {
-      survivors.fetch_add(lists_.compress(band, gradient, plan), std::memory_order_relaxed);
-    });
+    counts.elements = shape_.out_pixels() * shape_.out_channels;
+    counts.survivors = lists_.compress(gradient, draw, parallel);
     counts.compress_seconds = watch.lap();
     // Neighbouring tasks share tiles of the weight.
     parallel(shape_.groups * tiles_.copies() * bands_.count(), [&](std::int64_t task) {
@@ -75,8 +71,6 @@ class SpreadInput {
                task % bands_.count(), dx);
     });
     counts.multiply_seconds = watch.lap();
-    counts.elements = shape_.out_pixels() * shape_.out_channels;
-    counts.survivors = survivors;
     return counts;
   }
 
