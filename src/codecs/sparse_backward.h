@@ -15,6 +15,7 @@
 #ifndef SLIMGRAD_CODECS_SPARSE_BACKWARD_H_
 #define SLIMGRAD_CODECS_SPARSE_BACKWARD_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -40,6 +41,7 @@ struct SparseWorkspace {
   Scratch<std::int32_t> offsets;
   Scratch<std::int64_t> marks;  // where a list of survivors ends and the next begins
   Scratch<float> dense;         // the packed weight, or the sums of the weight gradient
+  Scratch<double> totals;       // of the bias gradient
 };
 
 // Of the pruned gradient; and what the product cost, for those who choose by it.
@@ -62,6 +64,20 @@ class Stopwatch {
 
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// Which part of a time that several threads spent on two things went to the first.
+class Shares {
+ public:
+  void add_first(double seconds) { first_.fetch_add(seconds, std::memory_order_relaxed); }
+  void add_second(double seconds) { second_.fetch_add(seconds, std::memory_order_relaxed); }
+  double first() const {
+    const double both = first_ + second_;
+    return both > 0 ? first_ / both : 0;
+  }
+
+ private:
+  std::atomic<double> first_ = 0, second_ = 0;
 };
 
 // Whether the offsets of this shape fit 32 bits; if not, use a dense product.

@@ -35,10 +35,12 @@ class WeightGradient {
     constexpr std::int64_t kWantedTasks = 16;
     parts_ = std::clamp<std::int64_t>((kWantedTasks + num_copies() - 1) / num_copies(), 1,
                                       bands_.count());
-    const auto room = static_cast<std::size_t>(bands_.count() * band_room());
+    const std::int64_t slots = at_once() ? parts_ : bands_.count();
+    const auto room = static_cast<std::size_t>(slots * band_room());
     workspace.values.reserve(room);
     workspace.offsets.reserve(room);
-    workspace.marks.reserve(static_cast<std::size_t>(bands_.count() * (shape.out_channels + 1)));
+    workspace.marks.reserve(static_cast<std::size_t>(slots * (shape.out_channels + 1)));
+    workspace.totals.reserve(static_cast<std::size_t>(parts_ * shape.out_channels));
     workspace.dense.reserve(static_cast<std::size_t>(parts_ * num_tiles() * sums_size()));
   }
 
@@ -46,18 +48,40 @@ class WeightGradient {
                    const WeightStrides& strides, T* bias, const Parallel& parallel) {
     Stopwatch watch;
     SparseCounts counts;
+    sums_bias_ = bias != nullptr;
     const kernels::Plan plan = pruning_plan<T>(draw);
     std::atomic<std::int64_t> survivors = 0;
-    parallel(bands_.count(), [&](std::int64_t band) {
-      survivors.fetch_add(compress(band, gradient, plan), std::memory_order_relaxed);
-    });
-    counts.compress_seconds = watch.lap();
-    parallel(num_copies() * parts_,
-             [&](std::int64_t task) { multiply(task / parts_, task % parts_, x); });
+    const auto compress = [&](std::int64_t band, std::int64_t slot) {
+      survivors.fetch_add(compress_band(band, slot, gradient, plan), std::memory_order_relaxed);
+    };
+    if (at_once()) {
+      Shares shares;
+      parallel(parts_, [&](std::int64_t part) {
+        for_bands(part, [&](std::int64_t band, bool is_first) {
+          Stopwatch lap;
+          compress(band, part);
+          shares.add_first(lap.lap());
+          multiply(0, part, band, part, is_first, x);
+          shares.add_second(lap.lap());
+        });
+      });
+      const double seconds = watch.lap();
+      counts.compress_seconds = seconds * shares.first();
+      counts.multiply_seconds = seconds - counts.compress_seconds;
+    } else {
+      parallel(bands_.count(), [&](std::int64_t band) { compress(band, band); });
+      counts.compress_seconds = watch.lap();
+      parallel(num_copies() * parts_, [&](std::int64_t task) {
+        const std::int64_t part = task % parts_;
+        for_bands(part, [&](std::int64_t band, bool is_first) {
+          multiply(task / parts_, part, band, band, is_first, x);
+        });
+      });
+    }
     parallel(num_tiles(), [&](std::int64_t tile) { add_parts(tile, dw, strides); });
     if (bias != nullptr)
-      parallel(shape_.out_channels, [&](std::int64_t o) { sum_channel(o, bias); });
-    counts.multiply_seconds = watch.lap();
+      for (std::int64_t o = 0; o < shape_.out_channels; ++o) bias[o] = bias_of(o);
+    counts.multiply_seconds += watch.lap();
     counts.elements = shape_.out_pixels() * shape_.out_channels;
     counts.survivors = survivors;
     return counts;
@@ -72,12 +96,23 @@ class WeightGradient {
   float* sums_of(std::int64_t tile, std::int64_t part) const {
     return workspace_.dense.data() + (tile * parts_ + part) * sums_size();
   }
-  std::int64_t* channel_starts(std::int64_t band) const {
-    return workspace_.marks.data() + band * (shape_.out_channels + 1);
+  // Lists of a band lie in a slot. If they are used once, it is multiplied while they are in the
+  // cache, and a part needs one slot for all its bands; otherwise every band has its own.
+  bool at_once() const { return num_copies() == 1; }
+  std::int64_t* channel_starts(std::int64_t slot) const {
+    return workspace_.marks.data() + slot * (shape_.out_channels + 1);
+  }
+  // visit(band, is_first) for the bands of a part.
+  template <typename Visit>
+  void for_bands(std::int64_t part, const Visit& visit) const {
+    const std::int64_t first = part * bands_.count() / parts_;
+    const std::int64_t last = (part + 1) * bands_.count() / parts_;
+    for (std::int64_t band = first; band < last; ++band) visit(band, band == first);
   }
 
   // Writes the survivors of a band by channel and in each by pixel. Returns how many.
-  std::int64_t compress(std::int64_t index, const T* gradient, const kernels::Plan& plan) const {
+  std::int64_t compress_band(std::int64_t index, std::int64_t slot, const T* gradient,
+                             const kernels::Plan& plan) const {
     const Bands::Band band = bands_[index];
     const std::int64_t columns = shape_.out_channels, first = band.first_pixel * columns;
     struct Room {
@@ -95,8 +130,8 @@ class WeightGradient {
                                   .ends = room.ends.reserve(static_cast<std::size_t>(at_once))};
     std::int32_t* const offsets = room.rows.reserve(static_cast<std::size_t>(band.pixels));
     find_offsets(band, offsets);
-    std::int64_t* const starts = channel_starts(index);
-    starts[0] = index * band_room();
+    std::int64_t* const starts = channel_starts(slot);
+    starts[0] = slot * band_room();
     for (std::int64_t column = 0; column < columns; column += at_once)
       kernels::compact_columns<T>(
           plan, {gradient + first, band.pixels, columns, static_cast<std::uint64_t>(first)},
@@ -138,36 +173,50 @@ class WeightGradient {
     return band.images * tiles_.size(band.rows);
   }
 
-  void multiply(std::int64_t copy, std::int64_t part, const T* x) const {
+  void multiply(std::int64_t copy, std::int64_t part, std::int64_t index, std::int64_t slot,
+                bool is_first, const T* x) const {
     struct Buffer : Scratch<float> {};
-    Buffer& buffer = per_thread<Buffer>();
+    const Bands::Band band = bands_[index];
     const std::int64_t group = copy / tiles_.copies();
     const std::int64_t first_tile = copy % tiles_.copies() * tiles_.copied();
     const std::int64_t last_tile = std::min(first_tile + tiles_.copied(), tiles_.count());
-    const TileRange range{group, first_tile, last_tile};
-    const std::int64_t first_band = part * bands_.count() / parts_;
-    const std::int64_t last_band = (part + 1) * bands_.count() / parts_;
-    for (std::int64_t b = first_band; b < last_band; ++b) {
-      const Bands::Band band = bands_[b];
-      float* const input =
-          buffer.reserve(static_cast<std::size_t>((last_tile - first_tile) * tile_size(band)));
-      TileCopy<T>(shape_, tiles_, range, tile_size(band)).copy(band, x, input);
-      const kernels::SurvivorLists lists{
-          .survivors = {workspace_.values.data(), workspace_.offsets.data()},
-          .marks = channel_starts(b) + group * shape_.group_out(),
-          .count = shape_.group_out()};
-      tiles_.for_taps([&](const TapTiles::Taps& taps) {
-        const kernels::SumShape sum_shape{.eights = taps.eights,
-                                          .rows = taps.rows,
-                                          .dense_stride = taps.tile_stride,
-                                          .out_stride = taps.weights_stride};
-        for (std::int64_t tile = first_tile; tile < last_tile; ++tile)
-          kernels::sum_lists(sum_shape, lists,
-                             input + (tile - first_tile) * tile_size(band) + taps.tile_offset,
-                             sums_of(group * tiles_.count() + tile, part) + taps.weights_offset,
-                             tiles_.weights_size(), b != first_band);
-      });
+    float* const input = per_thread<Buffer>().reserve(
+        static_cast<std::size_t>((last_tile - first_tile) * tile_size(band)));
+    TileCopy<T>(shape_, tiles_, {group, first_tile, last_tile}, tile_size(band))
+        .copy(band, x, input);
+    const kernels::SurvivorLists lists{
+        .survivors = {workspace_.values.data(), workspace_.offsets.data()},
+        .marks = channel_starts(slot) + group * shape_.group_out(),
+        .count = shape_.group_out()};
+    tiles_.for_taps([&](const TapTiles::Taps& taps) {
+      const kernels::SumShape sum_shape{.eights = taps.eights,
+                                        .rows = taps.rows,
+                                        .dense_stride = taps.tile_stride,
+                                        .out_stride = taps.weights_stride};
+      for (std::int64_t tile = first_tile; tile < last_tile; ++tile)
+        kernels::sum_lists(sum_shape, lists,
+                           input + (tile - first_tile) * tile_size(band) + taps.tile_offset,
+                           sums_of(group * tiles_.count() + tile, part) + taps.weights_offset,
+                           tiles_.weights_size(), !is_first);
+    });
+    if (sums_bias_ && first_tile == 0) sum_channels(group, part, slot, is_first);
+  }
+
+  // For the bias.
+  void sum_channels(std::int64_t group, std::int64_t part, std::int64_t slot, bool is_first) const {
+    for (std::int64_t c = 0; c < shape_.group_out(); ++c) {
+      const std::int64_t o = group * shape_.group_out() + c;
+      double& total = workspace_.totals.data()[part * shape_.out_channels + o];
+      if (is_first) total = 0;
+      for (std::int64_t s = channel_starts(slot)[o]; s < channel_starts(slot)[o + 1]; ++s)
+        total += static_cast<double>(workspace_.values.data()[s]);
     }
+  }
+  T bias_of(std::int64_t o) const {
+    double total = 0;
+    for (std::int64_t part = 0; part < parts_; ++part)
+      total += workspace_.totals.data()[part * shape_.out_channels + o];
+    return from_float<T>(static_cast<float>(total));
   }
 
   void add_parts(std::int64_t tile, T* dw, const WeightStrides& strides) const {
@@ -191,20 +240,13 @@ class WeightGradient {
         }
   }
 
-  void sum_channel(std::int64_t o, T* bias) const {
-    double total = 0;
-    for (std::int64_t b = 0; b < bands_.count(); ++b)
-      for (std::int64_t s = channel_starts(b)[o]; s < channel_starts(b)[o + 1]; ++s)
-        total += static_cast<double>(workspace_.values.data()[s]);
-    bias[o] = from_float<T>(static_cast<float>(total));
-  }
-
   ConvShape shape_;
   TapTiles tiles_;
   Bands bands_;
   SparseWorkspace& workspace_;
   std::int64_t parts_;
   bool many_;
+  bool sums_bias_ = false;
 };
 
 }  // namespace
