@@ -31,33 +31,47 @@ std::int64_t PixelLists::compress(const T* gradient, const PruneDraw& draw,
   return survivors;
 }
 
+void PixelLists::write_offsets(const Bands::Band& band, std::int64_t channels,
+                               std::vector<std::int32_t>& offsets) const {
+  const auto step = static_cast<std::int32_t>(offsets_.pixel_step_a_channel * channels);
+  offsets.resize(static_cast<std::size_t>(band.pixels));
+  std::int32_t* to = offsets.data();
+  for (std::int64_t line = 0; line < band.pixels; line += shape_.x.out)
+    for (std::int64_t x = 0; x < shape_.x.out; ++x) *to++ = static_cast<std::int32_t>(x) * step;
+}
+
 template <typename T>
 std::int64_t PixelLists::compress_band(std::int64_t index, const T* gradient,
                                        const kernels::Plan& plan) const {
   struct Room {
-    Scratch<std::int32_t> offsets;
+    std::vector<std::vector<std::int32_t>> offsets;
     std::vector<kernels::CompactBlock> blocks;
   };
   Room& room = per_thread<Room>();
   const Bands::Band band = bands_[index];
-  std::int32_t* offsets =
-      room.offsets.reserve(blocks_.size() * static_cast<std::size_t>(band.pixels));
   room.blocks.clear();
+  // Blocks of one size have the same offsets; only the last one of a group may have another.
+  room.offsets.resize(blocks_.size() > 1 ? 2 : 1);
+  std::int64_t sizes[2] = {0, 0};
+  const auto row_offsets = [&](std::int64_t channels) {
+    const std::size_t which = sizes[0] == 0 || sizes[0] == channels ? 0 : 1;
+    if (sizes[which] != channels) {
+      sizes[which] = channels;
+      write_offsets(band, channels, room.offsets[which]);
+    }
+    return room.offsets[which].data();
+  };
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     const ChannelBlock& block = blocks_[b];
     room.blocks.push_back({.first_column = block.first_channel,
                            .num_columns = block.channels,
                            .column_step = static_cast<std::int32_t>(offsets_.channel_step),
-                           .row_offsets = offsets,
+                           .row_offsets = row_offsets(block.channels),
                            .values = workspace_.values.data(),
                            .offsets = workspace_.offsets.data(),
                            .marks = marks(b, index, band.first_pixel)});
     *room.blocks[b].marks = index * band_room() + block.first_channel * bands_.max_pixels() +
                             static_cast<std::int64_t>(b * kernels::kCompactSlack);
-    const auto step = static_cast<std::int32_t>(offsets_.pixel_step_a_channel * block.channels);
-    for (std::int64_t line = 0; line < band.pixels; line += shape_.x.out)
-      for (std::int64_t x = 0; x < shape_.x.out; ++x)
-        *offsets++ = static_cast<std::int32_t>(x) * step;
   }
   const std::int64_t columns = shape_.out_channels, first = band.first_pixel * columns;
   kernels::compact_rows<T>(

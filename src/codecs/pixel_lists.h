@@ -32,6 +32,13 @@ class PixelLists {
              SparseWorkspace& workspace);
 
   const std::vector<ChannelBlock>& blocks() const { return blocks_; }
+  // visit(index, block) for the blocks of a group.
+  template <typename Visit>
+  void for_blocks(std::int64_t group, const Visit& visit) const {
+    const std::size_t count = blocks_.size() / static_cast<std::size_t>(shape_.groups);
+    const std::size_t first = static_cast<std::size_t>(group) * count;
+    for (std::size_t b = first; b < first + count; ++b) visit(b, blocks_[b]);
+  }
 
   // Writes the survivors, band by band and in each block by block. Returns how many there are.
   template <typename T>
@@ -49,6 +56,10 @@ class PixelLists {
  private:
   template <typename T>
   std::int64_t compress_band(std::int64_t band, const T* gradient, const kernels::Plan& plan) const;
+
+  // Those of a band's pixels, for a block of so many channels.
+  void write_offsets(const Bands::Band& band, std::int64_t channels,
+                     std::vector<std::int32_t>& offsets) const;
 
   // Every band has a mark for each of its pixels and one for their end.
   std::int64_t marks_a_block() const { return shape_.out_pixels() + bands_.count(); }

@@ -2,11 +2,11 @@
 // sparse_backward.h names; they differ in whose turn it is.
 //
 //   gather   every input pixel sums what reached it: for many channels
-//   spread   every gradient pixel adds to the pixels that it reached: for few
+//   spread   every gradient pixel adds to the pixels that it reached: for few, and dilated rows
 //
 // A gathered sum is wide and written once, but has to look into several rows of lists, however
 // empty they are; a survivor is met once for every tap. Spread sums meet a survivor once for all
-// taps and skip pixels without any, but are eight channels wide, and load and store their totals.
+// taps and skip pixels without any, but are narrow, and load and store their totals.
 #ifndef SLIMGRAD_CODECS_SPARSE_INPUT_H_
 #define SLIMGRAD_CODECS_SPARSE_INPUT_H_
 

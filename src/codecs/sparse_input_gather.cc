@@ -117,8 +117,7 @@ class GatherInput {
   void pack_weight(std::int64_t tile, const T* weight, const WeightStrides& strides) const {
     const std::int64_t group = tile / tiles_.count, width = tiles_.width();
     const std::int64_t first = tile % tiles_.count * width;
-    for (const ChannelBlock& block : lists_.blocks()) {
-      if (block.group != group) continue;
+    lists_.for_blocks(group, [&](std::size_t, const ChannelBlock& block) {
       float* row = weight_tile(tile) + block_start(block);
       for (std::int64_t ty = 0; ty < shape_.y.taps; ++ty)
         for (std::int64_t tx = 0; tx < shape_.x.taps; ++tx)
@@ -126,7 +125,7 @@ class GatherInput {
             load_weights(weight + (block.first_channel + o) * strides.out + ty * strides.y +
                              tx * strides.x + first * strides.in,
                          strides.in, std::min(width, shape_.group_in() - first), width, row);
-    }
+    });
   }
 
   // Pixels that are summed by one task: enough to share a tile of the weight, few enough that their
@@ -177,9 +176,7 @@ class GatherInput {
     }
     bool accumulate = false;
     const std::int64_t lines = passes_.split_rows ? 1 : shape_.y.taps;
-    for (std::size_t b = 0; b < lists_.blocks().size(); ++b) {
-      const ChannelBlock& block = lists_.blocks()[b];
-      if (block.group != group) continue;
+    lists_.for_blocks(group, [&](std::size_t b, const ChannelBlock& block) {
       const float* const weights = weight_tile(tile) + block_start(block);
       for (std::int64_t ty = 0; ty < shape_.y.taps; ty += lines, accumulate = true) {
         if (shape_.is_linear())
@@ -187,7 +184,7 @@ class GatherInput {
         else
           sum_rows(b, ty, ty + lines, pixels, weights, totals, stride, accumulate);
       }
-    }
+    });
     if (!direct)
       for (std::int64_t p = 0; p < pixels.pixels; ++p)
         store_tile_row(totals + p * stride, count, out + p * shape_.in_channels);

@@ -6,7 +6,8 @@
 //   sum        of a gradient pixel: all taps, at the place of tap (0, 0) in the tile of dX
 //
 // Tasks own pixel rows of dX: those of whole images, or of a part of one; then the rows of G around
-// it are met by two tasks, and what they add outside is dropped.
+// it are met by several tasks, and what they add outside is dropped. So parts are made large next
+// to what the kernel reaches.
 #include <algorithm>
 #include <vector>
 
@@ -45,8 +46,8 @@ class SpreadInput {
   SpreadInput(const ConvShape& shape, double density, SparseWorkspace& workspace)
       : shape_(shape),
         tiles_(shape),
-        bands_(shape, tiles_.bytes_a_pixel(),
-               std::max(kCompressedPixels, shape.y.out * shape.x.out)),
+        bands_(shape, tiles_.bytes_a_pixel(), wanted_pixels(shape)),
+        lines_a_stretch_(wanted_lines(shape, bands_)),
         lists_(shape, bands_, cheapest_block(shape, shape.taps() * tiles_.bytes_a_pixel(), density),
                {.channel_step = tiles_.weights_size(), .pixel_step_a_channel = 0}, workspace),
         weights_(workspace.dense.reserve(static_cast<std::size_t>(
@@ -65,16 +66,36 @@ class SpreadInput {
     counts.survivors = lists_.compress(gradient, draw, parallel);
     counts.compress_seconds = watch.lap();
     // Neighbouring tasks share tiles of the weight.
-    parallel(shape_.groups * tiles_.copies() * bands_.count(), [&](std::int64_t task) {
-      const std::int64_t copy = task / bands_.count();
+    const std::int64_t stretches = num_stretches();
+    parallel(shape_.groups * tiles_.copies() * stretches, [&](std::int64_t task) {
+      const std::int64_t copy = task / stretches;
       multiply(copy / tiles_.copies(), copy % tiles_.copies() * tiles_.copied(),
-               task % bands_.count(), dx);
+               stretch(task % stretches), dx);
     });
     counts.multiply_seconds = watch.lap();
     return counts;
   }
 
  private:
+  // Of a band: a whole image, unless images are so few that threads would have nothing to do.
+  static std::int64_t wanted_pixels(const ConvShape& shape) {
+    constexpr std::int64_t kWantedBands = 16;
+    return std::max(kCompressedPixels,
+                    std::min(shape.y.out * shape.x.out, shape.out_pixels() / kWantedBands));
+  }
+  // Rows of G for the rows of dX that a task owns.
+  static std::int64_t wanted_lines(const ConvShape& shape, const Bands& bands) {
+    const std::int64_t around = (shape.y.taps - 1) * shape.y.dilation / shape.y.stride;
+    return std::min(shape.y.out, std::max(bands[0].rows, 4 * around));
+  }
+  // Bands of whole images are stretches; of others, stretches have lines_a_stretch_.
+  std::int64_t stretches_an_image() const {
+    return (shape_.y.out + lines_a_stretch_ - 1) / lines_a_stretch_;
+  }
+  std::int64_t num_stretches() const {
+    return bands_.hold_images() ? bands_.count() : shape_.images * stretches_an_image();
+  }
+
   // Tiles of all groups are counted in one row.
   float* weight_tile(std::int64_t tile) const {
     return weights_ + tile * shape_.group_out() * tiles_.weights_size();
@@ -102,16 +123,23 @@ class SpreadInput {
     std::int64_t size() const { return images * image_size; }
   };
   Stretch stretch(std::int64_t index) const {
-    const Bands::Band band = bands_[index];
     const ConvAxis& axis = shape_.y;
     const auto row_of = [&](std::int64_t line) {
-      return line == axis.out ? axis.in : std::min(axis.in, line * axis.stride);
+      return line >= axis.out ? axis.in : std::min(axis.in, line * axis.stride);
     };
     Stretch s;
-    s.first_image = band.first_image;
-    s.images = band.images;
-    s.first_row = row_of(band.first_row);
-    s.last_row = row_of(band.first_row + band.rows);
+    if (bands_.hold_images()) {
+      s.first_image = bands_[index].first_image;
+      s.images = bands_[index].images;
+      s.first_row = 0;
+      s.last_row = axis.in;
+    } else {
+      const std::int64_t line = index % stretches_an_image() * lines_a_stretch_;
+      s.first_image = index / stretches_an_image();
+      s.images = 1;
+      s.first_row = row_of(line);
+      s.last_row = row_of(line + lines_a_stretch_);
+    }
     const std::int64_t above = s.first_row + axis.padding - (axis.taps - 1) * axis.dilation;
     s.first_line = above <= 0 ? 0 : (above + axis.stride - 1) / axis.stride;
     s.last_line = std::min(axis.out, (s.last_row - 1 + axis.padding) / axis.stride + 1);
@@ -119,23 +147,20 @@ class SpreadInput {
     return s;
   }
 
-  void multiply(std::int64_t group, std::int64_t first_tile, std::int64_t band, T* dx) const {
-    const Stretch s = stretch(band);
+  void multiply(std::int64_t group, std::int64_t first_tile, const Stretch& s, T* dx) const {
     const std::int64_t last_tile = std::min(first_tile + tiles_.copied(), tiles_.count());
     const std::int64_t size = (last_tile - first_tile) * s.size();
     struct Buffer : Scratch<float> {};
     float* const totals = per_thread<Buffer>().reserve(static_cast<std::size_t>(size));
     std::fill(totals, totals + size, 0.0f);
     for (std::int64_t tile = first_tile; tile < last_tile; ++tile)
-      for (std::size_t b = 0; b < lists_.blocks().size(); ++b) {
-        const ChannelBlock& block = lists_.blocks()[b];
-        if (block.group != group) continue;
+      lists_.for_blocks(group, [&](std::size_t b, const ChannelBlock& block) {
         const float* const weights = weight_tile(group * tiles_.count() + tile) +
                                      block.first_in_group * tiles_.weights_size();
         tiles_.for_taps([&](const TapTiles::Taps& taps) {
           spread(s, b, taps, weights, totals + (tile - first_tile) * s.size());
         });
-      }
+      });
     store(s, group, first_tile, last_tile, totals, dx);
   }
 
@@ -192,6 +217,7 @@ class SpreadInput {
   ConvShape shape_;
   TapTiles tiles_;
   Bands bands_;
+  std::int64_t lines_a_stretch_;
   PixelLists lists_;
   float* weights_;
   std::vector<std::int64_t> columns_;  // of an input row's pixels in a tile

@@ -25,6 +25,8 @@ class Bands {
 
   std::int64_t count() const { return count_; }
   std::int64_t max_pixels() const { return images_ * rows_ * shape_.x.out; }
+  // Whether they are whole images.
+  bool hold_images() const { return bands_an_image_ == 1; }
 
   struct Band {
     std::int64_t first_image, images;  // images it touches

@@ -121,22 +121,22 @@ class WeightGradient {
       Scratch<std::int64_t> ends;
     };
     Room& room = per_thread<Room>();
-    const std::int64_t at_once = std::min(columns, kernels::kMostColumns);
+    const std::int64_t step = std::min(columns, kernels::kMostColumns);
     const std::int64_t stride = list_stride(band.pixels);
-    const auto size = static_cast<std::size_t>(at_once * stride);
+    const auto size = static_cast<std::size_t>(step * stride);
     const kernels::ListRoom lists{.stride = stride,
                                   .values = room.values.reserve(size),
                                   .offsets = room.offsets.reserve(size),
-                                  .ends = room.ends.reserve(static_cast<std::size_t>(at_once))};
+                                  .ends = room.ends.reserve(static_cast<std::size_t>(step))};
     std::int32_t* const offsets = room.rows.reserve(static_cast<std::size_t>(band.pixels));
     find_offsets(band, offsets);
     std::int64_t* const starts = channel_starts(slot);
     starts[0] = slot * band_room();
-    for (std::int64_t column = 0; column < columns; column += at_once)
+    for (std::int64_t column = 0; column < columns; column += step)
       kernels::compact_columns<T>(
           plan, {gradient + first, band.pixels, columns, static_cast<std::uint64_t>(first)},
           {.first_column = column,
-           .num_columns = std::min(at_once, columns - column),
+           .num_columns = std::min(step, columns - column),
            .row_offsets = offsets,
            .many = many_,
            .room = lists,

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <vector>
 
 #include <slimgrad/half.h>
 
-#include "kernels/apply.h"
 #include "kernels/compact_order.h"
 #include "kernels/dispatch.h"
 #include "kernels/half_float.h"
+#include "kernels/pruned_rows.h"
 
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
@@ -18,7 +19,6 @@
 // After foreach_target.h:
 #include <hwy/highway.h>
 
-// Vectors of four are not worth a version of their own.
 #if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES >= 32
 #include "kernels/survivor_bits-inl.h"
 #endif
@@ -91,51 +91,34 @@ HWY_INLINE void append_square(const SurvivorBits& bits, std::size_t first, std::
   }
 }
 
-// Survivors of some rows on their way to the lists of their columns. To take them there one by one
-// as they are found would mean a branch that no predictor guesses at the end of every word of bits.
-struct Picked {
-  std::size_t size = 0;
-  float values[SurvivorBits::kMost + 8];
-  std::int32_t columns[SurvivorBits::kMost + 8], offsets[SurvivorBits::kMost + 8];
+// Survivors one by one, each to the end of its list.
+template <typename T>
+HWY_INLINE void append_row(const SurvivorBits& bits, std::size_t first, std::size_t count,
+                           const T* x, std::int32_t offset, const ListRoom& room) {
+  float* const values = room.values;
+  std::int32_t* const offsets = room.offsets;
+  std::int64_t* const ends = room.ends;
+  bits.for_each(first, count, [=](std::size_t i) HWY_ATTR {
+    const std::int64_t to = ends[i]++;
+    values[to] = std::bit_cast<float>(float_bits(x[i]));
+    offsets[to] = offset;
+  });
+}
 
-  template <typename T>
-  HWY_INLINE void add_row(const SurvivorBits& bits, std::size_t first, std::size_t count,
-                          const T* x, std::int32_t offset) {
-    float* const v = values + size;
-    std::int32_t *const c = columns + size, *const o = offsets + size;
-    size += bits.pick(first, count, [=](std::size_t k, std::size_t i) HWY_ATTR {
-      v[k] = std::bit_cast<float>(float_bits(x[i]));
-      c[k] = static_cast<std::int32_t>(i);
-      o[k] = offset;
-    });
-  }
-
-  // Whole rows of a width that is a power of two.
-  template <typename T>
-  HWY_INLINE void add_rows(const SurvivorBits& bits, std::size_t count, std::size_t width,
-                           const T* x, const std::int32_t* row_offsets) {
-    const int shift = std::countr_zero(width);
-    float* const v = values;
-    std::int32_t *const c = columns, *const o = offsets;
-    size = bits.pick(0, count * width, [=](std::size_t k, std::size_t i) HWY_ATTR {
-      v[k] = std::bit_cast<float>(float_bits(x[i]));
-      c[k] = static_cast<std::int32_t>(i & (width - 1));
-      o[k] = row_offsets[i >> shift];
-    });
-  }
-
-  HWY_INLINE void append(const ListRoom& room) {
-    float* const to_values = room.values;
-    std::int32_t* const to_offsets = room.offsets;
-    std::int64_t* const ends = room.ends;
-    for (std::size_t k = 0; k < size; ++k) {
-      const std::int64_t to = ends[columns[k]]++;
-      to_values[to] = values[k];
-      to_offsets[to] = offsets[k];
-    }
-    size = 0;
-  }
-};
+// The same for whole rows of a width that is a power of two: words of bits may hold several.
+template <typename T>
+HWY_INLINE void append_rows(const SurvivorBits& bits, std::size_t count, std::size_t width,
+                            const T* x, const std::int32_t* row_offsets, const ListRoom& room) {
+  const int shift = std::countr_zero(width);
+  float* const values = room.values;
+  std::int32_t* const offsets = room.offsets;
+  std::int64_t* const ends = room.ends;
+  bits.for_each(0, count * width, [=](std::size_t i) HWY_ATTR {
+    const std::int64_t to = ends[i & (width - 1)]++;
+    values[to] = std::bit_cast<float>(float_bits(x[i]));
+    offsets[to] = row_offsets[i >> shift];
+  });
+}
 
 // Copies a list to where it stays, and gives the survivors their values: they are few, so that this
 // is not done for all elements. Whole vectors, beyond the end.
@@ -153,7 +136,6 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
   if (divides(plan)) return compact_columns_scalar(plan, rows, lists);
   SurvivorBits bits(plan);
   const Raised raised(plan);
-  Picked picked;
   const ListRoom& room = lists.room;
   for (std::int64_t c = 0; c < lists.num_columns; ++c) room.ends[c] = c * room.stride;
   // Whole rows several at a time; of some columns among many, row by row.
@@ -176,13 +158,12 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
           append_square(bits, static_cast<std::size_t>(r) * num_columns + c, num_columns, x,
                         hn::LoadU(I32(), row_offsets + r), room, room.ends + c);
     } else if (whole && std::has_single_bit(num_columns)) {
-      picked.add_rows(bits, static_cast<std::size_t>(count), num_columns, x, row_offsets);
+      append_rows(bits, static_cast<std::size_t>(count), num_columns, x, row_offsets, room);
       r = count;
     }
     for (; r < count; ++r)
-      picked.add_row(bits, static_cast<std::size_t>(r) * num_columns, num_columns,
-                     x + r * rows.columns, row_offsets[r]);
-    picked.append(room);
+      append_row(bits, static_cast<std::size_t>(r) * num_columns, num_columns, x + r * rows.columns,
+                 row_offsets[r], room);
   }
   std::int64_t to = lists.starts[0];
   for (std::int64_t c = 0; c < lists.num_columns; ++c) {
@@ -197,7 +178,9 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
 
 template <typename T>
 void compact_matrix(const Plan& plan, const MatrixRows<T>& rows, const ColumnLists& lists) {
-  compact_columns_scalar(plan, rows, lists);
+  if (!plan.prunes) return compact_columns_scalar(plan, rows, lists);
+  static thread_local std::vector<T> buffer;
+  compact_columns_scalar(Plan{}, pruned_rows(plan, rows, buffer), lists);
 }
 
 #endif

@@ -15,9 +15,9 @@ inline constexpr std::int64_t kMostColumns = 256;  // at a time
 // Where the lists grow, each with room for all rows. What is in it does not matter.
 struct ListRoom {
   std::int64_t stride;    // from list to list: at least the number of rows and kCompactSlack
-  float* values;          // kMostColumns * stride
+  float* values;          // num_columns * stride
   std::int32_t* offsets;  // the same
-  std::int64_t* ends;     // kMostColumns
+  std::int64_t* ends;     // num_columns
 };
 
 // The survivors of columns first_column + c, c < num_columns, in the order of the rows. That of row

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <vector>
 
 #include <slimgrad/half.h>
 
-#include "kernels/apply.h"
 #include "kernels/dispatch.h"
 #include "kernels/half_float.h"
+#include "kernels/pruned_rows.h"
 
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
@@ -17,7 +18,6 @@
 // After foreach_target.h:
 #include <hwy/highway.h>
 
-// Vectors of four are not worth a version of their own.
 #if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES >= 32
 #include "kernels/survivor_bits-inl.h"
 #endif
@@ -119,7 +119,9 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
 template <typename T>
 void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
                     std::span<const CompactBlock> blocks) {
-  compact_rows_scalar(plan, rows, blocks);
+  if (!plan.prunes) return compact_rows_scalar(plan, rows, blocks);
+  static thread_local std::vector<T> buffer;
+  compact_rows_scalar(Plan{}, pruned_rows(plan, rows, buffer), blocks);
 }
 
 #endif

@@ -130,20 +130,29 @@ class SurvivorBits {
       find_by<false>(NonzeroBits(), x, count, first_index);
   }
 
-  // emit(k, i): the k-th survivor from x[first] on is x[first + i], i < count. Several are emitted
-  // without a look at how many there are, so that the end of a word is seldom a surprise: up to
-  // kTooMany with a k that comes again, or is behind the last. Returns how many there are.
+  // visit(i) for every survivor x[first + i], i < count.
+  template <typename Visit>
+  HWY_INLINE void for_each(std::size_t first, std::size_t count, const Visit& visit) const {
+    for (std::size_t i = 0; i < count; i += 64)
+      for (std::uint64_t word = load_word(first, i, count); word != 0; word &= word - 1)
+        visit(i + static_cast<std::size_t>(std::countr_zero(word)));
+  }
+
+  // emit(k, i): the k-th survivor from x[first] on is x[first + i], i < count. Returns how many
+  // there are. Several are emitted without a look at how many there are, so that the end of a word
+  // of bits is seldom a surprise: up to kTooMany surplus calls for a word. Their k comes again with
+  // the next word or lies behind the last survivor, so that whoever receives needs room for it.
   static constexpr std::size_t kTooMany = 3;
   template <typename Emit>
   HWY_INLINE std::size_t pick(std::size_t first, std::size_t count, const Emit& emit) const {
     std::size_t size = 0;
     for (std::size_t i = 0; i < count; i += 64) {
-      std::uint64_t word = load_word(first_bit_ + first + i);
-      if (count - i < 64) word &= (std::uint64_t{1} << (count - i)) - 1;
+      std::uint64_t word = load_word(first, i, count);
       const auto found = static_cast<std::size_t>(std::popcount(word));
       for (std::size_t k = 0; k < found; k += kTooMany + 1) {
 #pragma GCC unroll 4
         for (std::size_t j = 0; j <= kTooMany; ++j) {
+          // Of an exhausted word that is 64: then the first element does, which exists.
           emit(size + k + j, i + static_cast<std::size_t>(std::countr_zero(word)) % 64);
           word &= word - 1;
         }
@@ -153,9 +162,9 @@ class SurvivorBits {
     return size;
   }
 
-  // How many there are among x[first, first + count). REQUIRES: count <= 64.
-  HWY_INLINE int count(std::size_t first, std::size_t count) const {
-    return std::popcount(load_word(first_bit_ + first) << (64 - count));
+  // How many there are among x[first, first + size). REQUIRES: 1 <= size <= 64.
+  HWY_INLINE int count(std::size_t first, std::size_t size) const {
+    return std::popcount(load_word(first_bit_ + first) << (64 - size));
   }
 
   // Those of x[first] to x[first + 7]. REQUIRES: first and the piece's first index are multiples of
@@ -165,6 +174,11 @@ class SurvivorBits {
  private:
   static_assert(std::endian::native == std::endian::little, "bits are read as words");
 
+  // Those of x[first + i] and what follows, up to x[first + count].
+  HWY_INLINE std::uint64_t load_word(std::size_t first, std::size_t i, std::size_t count) const {
+    const std::uint64_t word = load_word(first_bit_ + first + i);
+    return count - i < 64 ? word & ((std::uint64_t{1} << (count - i)) - 1) : word;
+  }
   HWY_INLINE std::uint64_t load_word(std::size_t bit) const {
     std::uint64_t word;
     std::memcpy(&word, bits_ + bit / 8, sizeof word);

@@ -60,6 +60,14 @@ ConvShape rows_dilated() {
   return shape;
 }
 
+// One tap every second row, three of a row.
+ConvShape strides_over_rows() {
+  ConvShape shape = conv(2, 8, 6, 9, 8, 3, 1, 1);
+  shape.y = {9, 1, 1, 2, 1, 1};
+  shape.y.out = shape.y.expected_out();
+  return shape;
+}
+
 std::vector<Case> cases() {
   return {
       {"one_value", linear_shape(1, 1, 1)},
@@ -92,6 +100,14 @@ std::vector<Case> cases() {
       {"gathered_stride3", conv(2, 40, 24, 9, 8, 3, 3, 0)},
       {"gathered_much_padding", conv(2, 40, 8, 4, 4, 3, 1, 3)},
       {"gathered_rows_dilated", rows_dilated()},
+      {"gathered_groups", conv(2, 80, 24, 7, 7, 3, 1, 1, 1, 2)},
+      {"gathered_groups_1x1_stride2", conv(2, 48, 24, 5, 5, 1, 2, 0, 1, 2)},
+      {"linear_groups", conv(2, 48, 24, 5, 5, 1, 1, 0, 1, 2)},
+      {"spread_groups_of_two_tiles", conv(2, 24, 20, 7, 7, 3, 1, 1, 1, 2)},
+      {"spread_strides_over_rows", strides_over_rows()},
+      {"spread_far_dilated", conv(1, 40, 8, 33, 34, 3, 1, 12, 12)},
+      {"spread_wide_image", conv(1, 4, 2, 9, 1500, 3, 1, 1)},
+      {"many_bands", conv(24, 8, 4, 32, 32, 3, 1, 1)},
       {"spread_wide_dilated", conv(2, 72, 8, 11, 10, 3, 2, 2, 2)},
       {"oblong", oblong()},
   };
@@ -282,6 +298,13 @@ TEST(SparseBackwardRules, NonFiniteGradientsReachBothProducts) {
   EXPECT_TRUE(std::isnan(dx[1 * 8]));  // row 1
   EXPECT_TRUE(std::isnan(dw[3 * 8]));  // channel 3
   EXPECT_FALSE(std::isnan(dx[0]));
+}
+
+TEST(FitsSparseBackward, UnlessOffsetsWouldNotFit) {
+  EXPECT_TRUE(fits_sparse_backward(conv(64, 64, 64, 32, 32, 3, 1, 1)));
+  EXPECT_FALSE(fits_sparse_backward(conv(0, 64, 64, 32, 32, 3, 1, 1)));
+  EXPECT_FALSE(fits_sparse_backward(conv(1, 1, std::int64_t{1} << 24, 3, 3, 3, 1, 1)));
+  EXPECT_FALSE(fits_sparse_backward(conv(1, 1, 1, 3, std::int64_t{1} << 25, 3, 1, 1)));
 }
 
 }  // namespace
