@@ -19,6 +19,7 @@ from torch import nn
 
 import slimgrad as sg
 from bench.suite_step import Block
+from bench.timing import commit
 
 SETTINGS = {
     "plain": None,
@@ -122,6 +123,7 @@ def main() -> None:
             "command": "python -m bench.time_to_accuracy --data DIR"
             f" --images {arguments.images} --epochs {arguments.epochs} --batch {arguments.batch}"
             f" --width {arguments.width} --seed {arguments.seed}",
+            "commit": commit(),
             "goal": goal,
             "curves": {name: run.curve for name, run in runs.items()},
         }
