@@ -12,7 +12,7 @@ PixelLists::PixelLists(const ConvShape& shape, const Bands& bands, std::int64_t 
     : shape_(shape), bands_(bands), offsets_(offsets), workspace_(workspace) {
   for (std::int64_t group = 0; group < shape.groups; ++group)
     for (std::int64_t first = 0; first < shape.group_out(); first += channels)
-      blocks_.push_back({group, group * shape.group_out() + first,
+      blocks_.push_back({group * shape.group_out() + first,
                          std::min(channels, shape.group_out() - first), first});
   const auto room = static_cast<std::size_t>(bands_.count() * band_room());
   workspace.values.reserve(room);

@@ -15,7 +15,7 @@ namespace slimgrad {
 
 // Output channels of one group whose weights are used together.
 struct ChannelBlock {
-  std::int64_t group, first_channel, channels;  // channels counted over all groups
+  std::int64_t first_channel, channels;  // counted over all groups
   std::int64_t first_in_group;
 };
 

@@ -15,7 +15,6 @@
 #ifndef SLIMGRAD_CODECS_SPARSE_BACKWARD_H_
 #define SLIMGRAD_CODECS_SPARSE_BACKWARD_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -64,20 +63,6 @@ class Stopwatch {
 
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
-// Which part of a time that several threads spent on two things went to the first.
-class Shares {
- public:
-  void add_first(double seconds) { first_.fetch_add(seconds, std::memory_order_relaxed); }
-  void add_second(double seconds) { second_.fetch_add(seconds, std::memory_order_relaxed); }
-  double first() const {
-    const double both = first_ + second_;
-    return both > 0 ? first_ / both : 0;
-  }
-
- private:
-  std::atomic<double> first_ = 0, second_ = 0;
 };
 
 // Whether the offsets of this shape fit 32 bits; if not, use a dense product.

@@ -51,7 +51,7 @@ Bands::Band Bands::operator[](std::int64_t band) const {
 double row_cost(std::int64_t tile_bytes) {
   constexpr double kFirstLevel = 0.26, kSecondLevel = 0.40, kThirdLevel = 0.55;
   const auto share = [&](std::int64_t cache) {
-    return tile_bytes <= cache ? 1.0 : static_cast<double>(cache) / static_cast<double>(tile_bytes);
+    return std::min(1.0, static_cast<double>(cache) / static_cast<double>(tile_bytes));
   };
   const double first = share(kFirstLevelBytes), second = share(kSecondLevelBytes);
   return kFirstLevel * first + kSecondLevel * (second - first) + kThirdLevel * (1 - second);

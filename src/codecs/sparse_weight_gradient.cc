@@ -7,7 +7,6 @@
 //   tap        displacement (ty dilation_y, tx dilation_x) pixels
 #include <algorithm>
 #include <atomic>
-#include <vector>
 
 #include "codecs/copy_tiles.h"
 #include "codecs/sparse_backward.h"
@@ -19,6 +18,20 @@
 
 namespace slimgrad {
 namespace {
+
+// Which part of a time that several threads spent on two things went to the first.
+class Shares {
+ public:
+  void add_first(double seconds) { first_.fetch_add(seconds, std::memory_order_relaxed); }
+  void add_second(double seconds) { second_.fetch_add(seconds, std::memory_order_relaxed); }
+  double first() const {
+    const double both = first_ + second_;
+    return both > 0 ? first_ / both : 0;
+  }
+
+ private:
+  std::atomic<double> first_ = 0, second_ = 0;
+};
 
 template <typename T>
 class WeightGradient {

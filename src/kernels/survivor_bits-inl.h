@@ -1,8 +1,8 @@
 // Which elements of a gradient survive pruning, a bit for each, and how they are picked. For one
 // CPU target with vectors of eight lanes. Included once per target.
 //
-// What has to be done for every element is to decide, which takes some two vector instructions,
-// most of them for the draws. What survives is little, and picked one by one.
+// What has to be done for every element is to draw and to decide, some two vector instructions.
+// What survives is little, and picked one by one.
 #if defined(SLIMGRAD_KERNELS_SURVIVOR_BITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLIMGRAD_KERNELS_SURVIVOR_BITS_INL_H_
 #undef SLIMGRAD_KERNELS_SURVIVOR_BITS_INL_H_
