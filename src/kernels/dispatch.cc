@@ -14,6 +14,7 @@ namespace slimgrad::kernels {
 namespace {
 
 std::atomic<bool> scalar_selected{false};
+std::atomic<std::int64_t> usable_targets{0};  // zero: not asked yet
 
 std::string lower_name(std::int64_t target) {
   // Highway's code on vectors of one lane; "scalar" is our own plain C++.
@@ -27,7 +28,8 @@ std::string lower_name(std::int64_t target) {
 // Zero stands for everything that the CPU has.
 void restrict_highway(std::int64_t targets) {
   hwy::SetSupportedTargetsForTest(targets);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  usable_targets = hwy::SupportedTargets();
+  hwy::GetChosenTarget().Update(usable_targets);
 }
 
 // What the CPU has, whatever was selected before.
@@ -77,7 +79,13 @@ bool use_scalar() noexcept { return scalar_selected.load(std::memory_order_relax
 
 bool use_avx2() noexcept {
   constexpr std::int64_t kHaveIt = HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL;
-  return !use_scalar() && (hwy::SupportedTargets() & kHaveIt) != 0;
+  std::int64_t usable = usable_targets.load(std::memory_order_relaxed);
+  if (usable == 0) {
+    // Asks the CPU, which leaves a virtual machine several times: far longer than a checksum.
+    usable = hwy::SupportedTargets();
+    usable_targets.store(usable, std::memory_order_relaxed);
+  }
+  return !use_scalar() && (usable & kHaveIt) != 0;
 }
 
 }  // namespace slimgrad::kernels

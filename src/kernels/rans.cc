@@ -41,7 +41,7 @@ void build_decode_table(const RansFrequencies& frequencies, RansDecodeTable& tab
   std::uint32_t* slot = table.slots();
   for (std::uint32_t s = 0; s < 256; ++s) {
     const std::uint32_t frequency = frequencies.frequency[s];
-    const std::uint32_t entry = s << 24 | frequency << 12;
+    const std::uint32_t entry = frequency << 20 | s << 12;
     // Eight at a time, into what comes later or into the margin.
     for (std::uint32_t i = 0; i < frequency; i += 8)
       for (std::uint32_t k = 0; k < 8; ++k) slot[i + k] = entry + i + k;

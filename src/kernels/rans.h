@@ -90,7 +90,8 @@ struct RansEncodeTable {
 };
 
 struct RansDecodeTable {
-  // For each of the 2^n slots: symbol << 24 | frequency << 12 | (slot - start).
+  // For each of the 2^n slots: frequency << 20 | symbol << 12 | (slot - start). The two that a state
+  // waits for are got by one operation each, and the symbol when there is time.
   static constexpr std::size_t kMargin = 16;  // on either side, for loads wider than a slot
   alignas(64) std::array<std::uint32_t, kRansTotal + 2 * kMargin> padded;
 

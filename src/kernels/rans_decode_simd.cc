@@ -50,24 +50,27 @@ HWY_INLINE __m128i insert(__m128i lanes, const std::uint32_t* HWY_RESTRICT table
   return _mm_blend_epi32(lanes, _mm_loadu_si128(from), 1 << k);
 }
 
-HWY_INLINE __m128i look_up_four(const std::uint32_t* HWY_RESTRICT table, std::size_t i0,
-                                std::size_t i1, std::size_t i2, std::size_t i3) {
-  const __m128i first = _mm_cvtsi32_si128(static_cast<int>(table[i0]));
-  return insert<3>(insert<2>(insert<1>(first, table, i1), table, i2), table, i3);
+// The entries at the four indices of 32 bits in i and j.
+HWY_INLINE __m128i look_up_four(const std::uint32_t* HWY_RESTRICT table, std::uint64_t i,
+                                std::uint64_t j) {
+  constexpr std::uint64_t kLow = 0xffffffff;
+  const __m128i first = _mm_cvtsi32_si128(static_cast<int>(table[i & kLow]));
+  return insert<3>(insert<2>(insert<1>(first, table, i >> 32), table, j & kLow), table, j >> 32);
 }
 
 // The table's entries at eight indices, by eight loads of the kind above; a gather instruction has
-// 39 micro-operations on the CPU that this was tuned on (Zen 3). The indices come from memory as
-// four words of 64 bits: eight loads of 32 bits, or taking them out of a vector register, take
-// longer.
+// 39 micro-operations on the CPU that this was tuned on (Zen 3). Indices leave the vector two at a
+// time: through memory they would be waited for longer.
 // REQUIRES: three entries before and after those looked up can be read.
-HWY_INLINE V32 look(const std::uint32_t* HWY_RESTRICT table, const std::uint32_t (&index)[8]) {
-  std::uint64_t i[4];
-  std::memcpy(i, index, sizeof(i));
-  constexpr std::uint64_t kLow = 0xffffffff;
-  return V32{
-      _mm256_set_m128i(look_up_four(table, i[2] & kLow, i[2] >> 32, i[3] & kLow, i[3] >> 32),
-                       look_up_four(table, i[0] & kLow, i[0] >> 32, i[1] & kLow, i[1] >> 32))};
+HWY_INLINE V32 look_up(const std::uint32_t* HWY_RESTRICT table, V32 index) {
+  const __m128i low = _mm256_castsi256_si128(index.raw);
+  const __m128i high = _mm256_extracti128_si256(index.raw, 1);
+  const auto first = [](__m128i v) { return static_cast<std::uint64_t>(_mm_cvtsi128_si64(v)); };
+  const auto second = [](__m128i v) HWY_ATTR {
+    return static_cast<std::uint64_t>(_mm_extract_epi64(v, 1));
+  };
+  return V32{_mm256_set_m128i(look_up_four(table, first(high), second(high)),
+                              look_up_four(table, first(low), second(low)))};
 }
 
 // Gives the lanes that fell below the range their words. The sign of x - 2^15 says which, and both
@@ -76,17 +79,64 @@ HWY_INLINE V32 refill(V32 x, const std::uint8_t*& next) {
   const D32 d;
   const hn::FixedTag<std::uint8_t, 32> d8;
   const __m256 below = _mm256_castsi256_ps(hn::Sub(x, hn::Set(d, kRansLow)).raw);
-  const auto set = static_cast<unsigned>(_mm256_movemask_ps(below));
+  const auto set = static_cast<std::size_t>(static_cast<unsigned>(_mm256_movemask_ps(below)));
   const auto shuffle = hn::Load(d8, kTake.index[set]);
   const V32 word = hn::BitCast(d, hn::TableLookupBytes(hn::LoadDup128(d8, next), shuffle));
-  next += 2 * hwy::PopCount(set);
+  next += 2 * hwy::PopCount(std::uint64_t{set});
   const V32 full = hn::Or(hn::ShiftLeft<16>(x), word);
   return V32{_mm256_castps_si256(
       _mm256_blendv_ps(_mm256_castsi256_ps(x.raw), _mm256_castsi256_ps(full.raw), below))};
 }
 
-// One stream being decoded: its states, what is left of its words and of its output. The loops
-// below work on local vectors: the compiler does not keep vectors inside a struct in registers.
+// The lowest 12 bits. As floats, like the blend before it: the compiler keeps the constant once.
+HWY_INLINE V32 low_bits(V32 x) {
+  static_assert(kRansTotal - 1 == 0xfff, "also the place of slot - start in an entry");
+  const hn::RebindToFloat<D32> df;
+  const auto mask = hn::BitCast(df, hn::Set(D32(), 0xfff));
+  return hn::BitCast(D32(), hn::And(hn::BitCast(df, x), mask));
+}
+
+// A vector of states on its way: its slots in a register, as they are looked up next, and what is
+// above them in memory, until the entries have come. There are not registers enough for both, and
+// left to itself the compiler spills what is waited for; that costs 3 %.
+struct Above {
+  alignas(32) std::uint32_t lanes[8];
+
+  HWY_INLINE void set(V32 x) {
+    hn::Store(hn::ShiftRight<kRansBits>(x), D32(), lanes);
+    asm volatile("" : "+m"(lanes));
+  }
+  HWY_INLINE V32 get() const { return hn::Load(D32(), lanes); }
+};
+
+// Takes a symbol from each state. Returns the slots of the next ones.
+HWY_INLINE V32 pop(Above& above, V32 entry, const std::uint8_t*& next) {
+  const V32 frequency = hn::ShiftRight<20>(entry);
+  const V32 x = refill(hn::Add(hn::Mul(frequency, above.get()), low_bits(entry)), next);
+  above.set(x);
+  return low_bits(x);
+}
+
+// The symbols of a group as they come: that of entry e_v becomes byte v of each word. Taken from the
+// entries early, which then need no register.
+struct Symbols {
+  __m256i even, odd;
+
+  HWY_INLINE void take0(V32 entry) { even = _mm256_srli_epi32(entry.raw, 12); }
+  HWY_INLINE void take1(V32 entry) { odd = _mm256_srli_epi32(entry.raw, 4); }
+  HWY_INLINE void take2(V32 entry) {
+    even = _mm256_blend_epi16(even, _mm256_slli_epi32(entry.raw, 4), 0xaa);
+  }
+  HWY_INLINE void take3(V32 entry) {
+    odd = _mm256_blend_epi16(odd, _mm256_slli_epi32(entry.raw, 12), 0xaa);
+  }
+  HWY_INLINE void store(std::uint8_t* out) const {
+    const __m256i from_odd = _mm256_set1_epi16(static_cast<short>(0xff00));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_blendv_epi8(even, odd, from_odd));
+  }
+};
+
+// One stream being decoded: its states, what is left of its words and of its output.
 struct Stream {
   States x;
   const std::uint8_t* next;
@@ -94,112 +144,104 @@ struct Stream {
   std::uint8_t* out;
   std::size_t left;
 
-  HWY_INLINE V32 load(int v) const { return hn::LoadU(D32(), &x[8 * v]); }
-  HWY_INLINE void store(V32 x0, V32 x1, V32 x2, V32 x3) {
-    hn::StoreU(x0, D32(), &x[0]);
-    hn::StoreU(x1, D32(), &x[8]);
-    hn::StoreU(x2, D32(), &x[16]);
-    hn::StoreU(x3, D32(), &x[24]);
+  // Splits a vector of states; returns the slots.
+  HWY_INLINE V32 load(int v, Above& above) const {
+    const V32 states = hn::LoadU(D32(), &x[8 * v]);
+    above.set(states);
+    return low_bits(states);
   }
-  // Where decoding of whole groups has come to.
-  HWY_INLINE void advance(const std::uint8_t* to, std::size_t num_groups) {
-    next = to;
+  HWY_INLINE void store(int v, const Above& above, V32 slots) {
+    hn::StoreU(hn::Or(hn::ShiftLeft<kRansBits>(above.get()), slots), D32(), &x[8 * v]);
+  }
+  // For how many groups there certainly are words: a group takes at most 64 bytes, and its last
+  // load reads 16 bytes from at most 48 on.
+  HWY_INLINE std::size_t safe_groups() const {
+    return std::min(left / kRansStates, static_cast<std::size_t>(end - next) / 64);
+  }
+  HWY_INLINE void advance(std::size_t num_groups) {
     out += num_groups * kRansStates;
     left -= num_groups * kRansStates;
   }
 };
 
-// A group takes at most 64 bytes, and its last load reads 16 bytes from at most 48 on.
-constexpr std::ptrdiff_t kGroupBytes = 64;
-constexpr std::size_t kAhead = 512;  // bytes of output
-
-// The slots of the four vectors of a stream.
-using Indices = std::uint32_t[4][8];
-
-HWY_INLINE void store_index(V32 x, std::uint32_t (&index)[8]) {
-  hn::Store(hn::And(x, hn::Set(D32(), kRansTotal - 1)), D32(), index);
-}
-
-HWY_INLINE void pop(V32& x, V32 entry, const std::uint8_t*& next, std::uint32_t (&index)[8]) {
-  const V32 field = hn::Set(D32(), 0xfff);
-  const V32 frequency = hn::And(hn::ShiftRight<12>(entry), field);
-  const V32 rest = hn::And(entry, field);
-  x = refill(hn::Add(hn::Mul(frequency, hn::ShiftRight<kRansBits>(x)), rest), next);
-  store_index(x, index);
-}
-
-// The highest byte of e_v becomes byte v of each word.
-HWY_INLINE void store_symbols(V32 e0, V32 e1, V32 e2, V32 e3, std::uint8_t* out) {
-  const __m256i even = _mm256_blend_epi16(e2.raw, _mm256_srli_epi32(e0.raw, 16), 0x55);
-  const __m256i odd = _mm256_blend_epi16(e3.raw, _mm256_srli_epi32(e1.raw, 16), 0x55);
-  const __m256i high = _mm256_and_si256(odd, _mm256_set1_epi16(static_cast<short>(0xff00)));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
-                      _mm256_or_si256(_mm256_srli_epi16(even, 8), high));
-}
-
+// The loops below work on local vectors: the compiler does not keep vectors inside a struct in
+// registers. They come to the end of a stream in some dozens of steps, each of as many groups as
+// are safe; a check in every group would cost more.
 HWY_INLINE void decode_one(const std::uint32_t* slots, Stream& s) {
-  V32 x0 = s.load(0), x1 = s.load(1), x2 = s.load(2), x3 = s.load(3);
-  alignas(32) Indices i;
-  store_index(x0, i[0]), store_index(x1, i[1]), store_index(x2, i[2]), store_index(x3, i[3]);
+  Above a[4];
+  V32 x0 = s.load(0, a[0]), x1 = s.load(1, a[1]), x2 = s.load(2, a[2]), x3 = s.load(3, a[3]);
   const std::uint8_t* next = s.next;
-  const std::size_t most = s.left / kRansStates;
-  std::size_t g = 0;
-  for (; g < most && s.end - next >= kGroupBytes; ++g) {
-    const V32 e0 = look(slots, i[0]), e1 = look(slots, i[1]);
-    const V32 e2 = look(slots, i[2]), e3 = look(slots, i[3]);
-    pop(x0, e0, next, i[0]);
-    pop(x1, e1, next, i[1]);
-    pop(x2, e2, next, i[2]);
-    pop(x3, e3, next, i[3]);
-    store_symbols(e0, e1, e2, e3, s.out + g * kRansStates);
+  for (std::size_t num_groups; (num_groups = s.safe_groups()) > 0;) {
+    for (std::size_t g = 0; g < num_groups; ++g) {
+      const V32 e0 = look_up(slots, x0), e1 = look_up(slots, x1);
+      const V32 e2 = look_up(slots, x2), e3 = look_up(slots, x3);
+      x0 = pop(a[0], e0, next);
+      x1 = pop(a[1], e1, next);
+      x2 = pop(a[2], e2, next);
+      x3 = pop(a[3], e3, next);
+      Symbols symbols;
+      symbols.take0(e0), symbols.take1(e1), symbols.take2(e2), symbols.take3(e3);
+      symbols.store(s.out + g * kRansStates);
+    }
+    s.next = next;
+    s.advance(num_groups);
   }
-  s.store(x0, x1, x2, x3);
-  s.advance(next, g);
+  s.store(0, a[0], x0), s.store(1, a[1], x1), s.store(2, a[2], x2), s.store(3, a[3], x3);
 }
+
+constexpr std::size_t kAhead = 512;  // bytes of output
 
 // Two streams in counterstep: while one waits for its table entries, the other uses its own. A step
 // of one stream is a chain of some fifty cycles, more than its four vectors can fill. They
 // alternate vector by vector, because the CPU looks only half a step ahead; that alone is 20 %.
 HWY_INLINE void decode_two(const std::uint32_t* slots, Stream& s, Stream& t) {
-  V32 x0 = s.load(0), x1 = s.load(1), x2 = s.load(2), x3 = s.load(3);
-  V32 y0 = t.load(0), y1 = t.load(1), y2 = t.load(2), y3 = t.load(3);
-  alignas(32) Indices i, j;
-  store_index(x0, i[0]), store_index(x1, i[1]), store_index(x2, i[2]), store_index(x3, i[3]);
-  store_index(y0, j[0]), store_index(y1, j[1]), store_index(y2, j[2]), store_index(y3, j[3]);
-  V32 f0 = look(slots, j[0]), f1 = look(slots, j[1]);
-  V32 f2 = look(slots, j[2]), f3 = look(slots, j[3]);
+  Above a[4], b[4];
+  V32 x0 = s.load(0, a[0]), x1 = s.load(1, a[1]), x2 = s.load(2, a[2]), x3 = s.load(3, a[3]);
+  V32 y0 = t.load(0, b[0]), y1 = t.load(1, b[1]), y2 = t.load(2, b[2]), y3 = t.load(3, b[3]);
+  V32 f0 = look_up(slots, y0), f1 = look_up(slots, y1);
+  V32 f2 = look_up(slots, y2), f3 = look_up(slots, y3);
   const std::uint8_t *s_next = s.next, *t_next = t.next;
-  const std::uint8_t *const s_end = s.end, *const t_end = t.end;
-  std::uint8_t *const s_out = s.out, *const t_out = t.out;
-  const std::size_t most = std::min(s.left, t.left) / kRansStates;
-  std::size_t g = 0;
-  for (; g < most && s_end - s_next >= kGroupBytes && t_end - t_next >= kGroupBytes; ++g) {
-    // The outputs are too far apart and too slow for the CPU to notice that they grow.
-    hwy::Prefetch(s_out + g * kRansStates + kAhead);
-    hwy::Prefetch(t_out + g * kRansStates + kAhead);
-    const V32 e0 = look(slots, i[0]);
-    pop(y0, f0, t_next, j[0]);
-    const V32 e1 = look(slots, i[1]);
-    pop(y1, f1, t_next, j[1]);
-    const V32 e2 = look(slots, i[2]);
-    pop(y2, f2, t_next, j[2]);
-    const V32 e3 = look(slots, i[3]);
-    pop(y3, f3, t_next, j[3]);
-    store_symbols(f0, f1, f2, f3, t_out + g * kRansStates);
-    f0 = look(slots, j[0]);
-    pop(x0, e0, s_next, i[0]);
-    f1 = look(slots, j[1]);
-    pop(x1, e1, s_next, i[1]);
-    f2 = look(slots, j[2]);
-    pop(x2, e2, s_next, i[2]);
-    f3 = look(slots, j[3]);
-    pop(x3, e3, s_next, i[3]);
-    store_symbols(e0, e1, e2, e3, s_out + g * kRansStates);
+  for (std::size_t num_groups; (num_groups = std::min(s.safe_groups(), t.safe_groups())) > 0;) {
+    std::uint8_t *s_out = s.out, *t_out = t.out;
+    const std::uint8_t* const s_stop = s_out + num_groups * kRansStates;
+    for (; s_out != s_stop; s_out += kRansStates, t_out += kRansStates) {
+      // The outputs are too far apart and too slow for the CPU to notice that they grow.
+      hwy::Prefetch(s_out + kAhead);
+      hwy::Prefetch(t_out + kAhead);
+      Symbols symbols;
+      const V32 e0 = look_up(slots, x0);
+      y0 = pop(b[0], f0, t_next);
+      symbols.take0(f0);
+      const V32 e1 = look_up(slots, x1);
+      y1 = pop(b[1], f1, t_next);
+      symbols.take1(f1);
+      const V32 e2 = look_up(slots, x2);
+      y2 = pop(b[2], f2, t_next);
+      symbols.take2(f2);
+      const V32 e3 = look_up(slots, x3);
+      y3 = pop(b[3], f3, t_next);
+      symbols.take3(f3);
+      symbols.store(t_out);
+      f0 = look_up(slots, y0);
+      x0 = pop(a[0], e0, s_next);
+      symbols.take0(e0);
+      f1 = look_up(slots, y1);
+      x1 = pop(a[1], e1, s_next);
+      symbols.take1(e1);
+      f2 = look_up(slots, y2);
+      x2 = pop(a[2], e2, s_next);
+      symbols.take2(e2);
+      f3 = look_up(slots, y3);
+      x3 = pop(a[3], e3, s_next);
+      symbols.take3(e3);
+      symbols.store(s_out);
+    }
+    s.next = s_next, t.next = t_next;
+    s.advance(num_groups);
+    t.advance(num_groups);
   }
-  s.store(x0, x1, x2, x3);
-  t.store(y0, y1, y2, y3);
-  s.advance(s_next, g);
-  t.advance(t_next, g);
+  s.store(0, a[0], x0), s.store(1, a[1], x1), s.store(2, a[2], x2), s.store(3, a[3], x3);
+  t.store(0, b[0], y0), t.store(1, b[1], y1), t.store(2, b[2], y2), t.store(3, b[3], y3);
 }
 
 HWY_INLINE DecodeStatus open(std::span<const std::uint8_t> bytes, std::span<std::uint8_t> symbols,

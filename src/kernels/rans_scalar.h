@@ -48,8 +48,8 @@ inline void encode_group(std::span<const std::uint8_t> group, const RansEncodeTa
 inline bool decode_symbol(const RansDecodeTable& table, std::uint32_t& x, const std::uint8_t*& next,
                           const std::uint8_t* end, std::uint8_t& symbol) noexcept {
   const std::uint32_t entry = table.slots()[x % kRansTotal];
-  symbol = static_cast<std::uint8_t>(entry >> 24);
-  x = (entry >> 12 & 0xfff) * (x >> kRansBits) + (entry & 0xfff);
+  symbol = static_cast<std::uint8_t>(entry >> 12);
+  x = (entry >> 20) * (x >> kRansBits) + (entry & 0xfff);
   if (x < kRansLow) {
     if (end - next < 2) return false;
     x = x << 16 | load_word(next);
