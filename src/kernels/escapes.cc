@@ -4,15 +4,17 @@
 // After foreach_target, as Highway asks.
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <bit>
 
+#include "kernels/dispatch.h"
 #include "kernels/escapes.h"
 
 #ifndef SLIMGRAD_KERNELS_ESCAPES_ONCE_
 #define SLIMGRAD_KERNELS_ESCAPES_ONCE_
 namespace slimgrad::escapes {
 
-// The specification; also what is done where a vector has a rare symbol.
+// The specifications; also what is done after the last whole vector.
 inline void copy_few(std::span<const std::uint8_t> symbols, const ByteSet& rare,
                      std::uint8_t*& values) noexcept {
   for (const std::uint8_t symbol : symbols)
@@ -41,25 +43,39 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<std::uint8_t>;
 using V = hn::Vec<D>;
 
-// Calls use(i) for every i, in order, whose byte is non-zero in marks(i), a vector for the bytes
-// from i on. Four vectors are dismissed by one branch. Returns where the whole vectors end.
+// Which of the 64 bytes from i on are non-zero in marks(i), a vector for the bytes from i on.
+template <class Marks>
+HWY_INLINE std::uint64_t marked(std::size_t i, Marks marks) {
+  const D d;
+  std::uint64_t bits = 0;
+  auto* const to = reinterpret_cast<std::uint8_t*>(&bits);
+  for (std::size_t v = 0; v < 64; v += hn::Lanes(d))
+    hn::StoreMaskBits(d, hn::Ne(marks(i + v), hn::Zero(d)), to + v / 8);
+  return bits;
+}
+
+// Calls use(i) for every i, in order, that is marked. Returns where whole groups of 64 bytes end.
+// They are rare, but not so rare that a branch at each, guessed wrongly, would not take longer than
+// all the rest; so the groups that have some are listed first.
 template <class Marks, class Use>
 HWY_INLINE std::size_t for_each_mark(std::size_t size, Marks marks, Use use) {
   const D d;
-  const std::size_t lanes = hn::Lanes(d);
-  std::size_t i = 0;
-  for (; i + 4 * lanes <= size; i += 4 * lanes) {
-    const V m[4] = {marks(i), marks(i + lanes), marks(i + 2 * lanes), marks(i + 3 * lanes)};
-    const V any = hn::Or(hn::Or(m[0], m[1]), hn::Or(m[2], m[3]));
-    if (HWY_LIKELY(hn::AllTrue(d, hn::Eq(any, hn::Zero(d))))) continue;
-    for (std::size_t v = 0; v < 4; ++v) {
-      std::uint64_t bits = 0;  // of at most 64 lanes
-      hn::StoreMaskBits(d, hn::Ne(m[v], hn::Zero(d)), reinterpret_cast<std::uint8_t*>(&bits));
-      for (; bits != 0; bits &= bits - 1)
-        use(i + v * lanes + static_cast<std::size_t>(std::countr_zero(bits)));
+  static_assert(hn::MaxLanes(d) <= 64 && 64 % hn::MaxLanes(d) == 0);
+  const std::size_t end = size / 64 * 64;
+  for (std::size_t first = 0; first < end; first += 64 * 64) {
+    std::array<std::size_t, 64> groups;
+    std::size_t num_groups = 0;
+    for (std::size_t i = first; i < std::min(end, first + 64 * 64); i += 64) {
+      V any = marks(i);
+      for (std::size_t v = hn::Lanes(d); v < 64; v += hn::Lanes(d)) any = hn::Or(any, marks(i + v));
+      groups[num_groups] = i;
+      num_groups += hn::AllTrue(d, hn::Eq(any, hn::Zero(d))) ? 0 : 1;
     }
+    for (std::size_t k = 0; k < num_groups; ++k)
+      for (std::uint64_t bits = marked(groups[k], marks); bits != 0; bits &= bits - 1)
+        use(groups[k] + static_cast<std::size_t>(std::countr_zero(bits)));
   }
-  return i;
+  return end;
 }
 #endif
 
@@ -121,13 +137,17 @@ HWY_EXPORT(put);
 std::size_t copy_escapes(std::span<const std::uint8_t> symbols, const ByteSet& rare,
                          std::uint8_t* values) noexcept {
   using namespace escapes;
-  return HWY_DYNAMIC_DISPATCH(copy)(symbols, rare, values);
+  if (!kernels::use_scalar()) return HWY_DYNAMIC_DISPATCH(copy)(symbols, rare, values);
+  std::uint8_t* end = values;
+  copy_few(symbols, rare, end);
+  return static_cast<std::size_t>(end - values);
 }
 
 bool put_escapes(std::span<std::uint8_t> symbols, std::uint8_t escape,
                  std::span<const std::uint8_t> values) noexcept {
   using namespace escapes;
-  return HWY_DYNAMIC_DISPATCH(put)(symbols, escape, values);
+  if (!kernels::use_scalar()) return HWY_DYNAMIC_DISPATCH(put)(symbols, escape, values);
+  return put_few(symbols, escape, values) && values.empty();
 }
 
 }  // namespace slimgrad

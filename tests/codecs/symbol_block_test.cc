@@ -5,6 +5,7 @@
 #include <slimgrad/error.h>
 
 #include "codecs/symbols.h"
+#include "kernels/dispatch.h"
 
 namespace slimgrad {
 namespace {
@@ -97,6 +98,46 @@ TEST(SymbolBlock, EveryTruncationAndBitFlip) {
         }
       }
     }
+}
+
+// Two streams and escapes in both: a value more or less than there are places is noticed, and a
+// changed one arrives as it is.
+TEST(SymbolBlock, EscapesOfTwoStreams) {
+  const Bytes symbols = gennorm_codes(1.0, kDefaultBlockSymbols);
+  const Bytes block = encode(symbols, EntropyCoder::kRans);
+  ASSERT_EQ(block[0], 2 + 32);
+  BitReader reader{std::span<const std::uint8_t>(block).subspan(1)};
+  RansFrequencies frequencies;
+  ASSERT_TRUE(read_frequencies(reader, frequencies));
+  ASSERT_TRUE(frequencies.has_escape());
+  const std::size_t at = 1 + reader.num_bytes();
+  const unsigned count = block[at] + 256u * block[at + 1];
+  ASSERT_GT(count, 10u);
+  Bytes back(symbols.size());
+  for (const std::string& set : kernels::kernel_sets()) {
+    kernels::select_kernel_set(set);
+    EXPECT_EQ(BlockDecoder().decode(block, back), DecodeStatus::kOk) << set;
+    EXPECT_EQ(back, symbols) << set;
+    for (const int change : {-1, 1}) {
+      Bytes other = block;
+      other[at] = static_cast<std::uint8_t>(count + static_cast<unsigned>(change));
+      other[at + 1] = static_cast<std::uint8_t>((count + static_cast<unsigned>(change)) >> 8);
+      if (change > 0)
+        other.insert(other.begin() + static_cast<std::ptrdiff_t>(at) + 4, 0);
+      else
+        other.erase(other.begin() + static_cast<std::ptrdiff_t>(at) + 4);
+      EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kBadFinalState) << set << change;
+    }
+    for (const std::size_t i : {std::size_t{0}, std::size_t{count} - 1}) {
+      Bytes other = block;
+      other[at + 4 + i] ^= 1;
+      EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kOk) << set;
+      std::size_t differences = 0;
+      for (std::size_t k = 0; k < symbols.size(); ++k) differences += back[k] != symbols[k];
+      EXPECT_EQ(differences, 1u) << set;
+    }
+  }
+  kernels::select_kernel_set("best");
 }
 
 TEST(SymbolBlock, RandomBytesNeverCrash) {
