@@ -120,17 +120,26 @@ class PayloadEncoder {
   std::unique_ptr<State> state_;
 };
 
+// When the checksum is compared: by the constructor, or by verify(), which the caller must then call
+// after the last run() and before using the values. kLast is faster, as the payload comes from
+// memory while blocks are decoded, and for the checksum from a cache. Whatever is found wrong with
+// a payload whose checksum is wrong, both say that the checksum is.
+enum class Verification { kFirst, kLast };
+
 // The payload must outlive the decoder. The constructor checks everything but the blocks; run()
 // throws PayloadError for a block that does not decode, and writes only to the part of `out`, which
 // has info().num_bytes() bytes, that its blocks make up.
 class PayloadDecoder {
  public:
-  explicit PayloadDecoder(std::span<const std::uint8_t> payload);
+  explicit PayloadDecoder(std::span<const std::uint8_t> payload,
+                          Verification verification = Verification::kFirst);
   ~PayloadDecoder();
 
   const PayloadInfo& info() const;
   std::size_t num_blocks() const;  // of a raw payload, pieces
   void run(std::size_t first, std::size_t last, std::span<std::uint8_t> out) const;
+  // Throws PayloadError if the checksum is wrong and was not compared before.
+  void verify() const;
 
  private:
   struct State;

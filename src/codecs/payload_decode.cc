@@ -79,10 +79,14 @@ bool has_symbols(const PayloadInfo& info) {
 }  // namespace
 
 struct PayloadDecoder::State {
+  Bytes payload;
+  bool verified = false;
   PayloadInfo info;
   Bytes body;                          // the blocks, or the raw values
   std::vector<std::uint64_t> offsets;  // of the blocks in the body
   std::optional<SharedTable> shared;
+
+  void read_header();
 
   // One for each call of run().
   template <typename T>
@@ -167,24 +171,41 @@ DecodeStatus PayloadDecoder::State::Worker<T>::decode(Bytes block, std::span<T> 
                                            : decode_symbols(block, values);
 }
 
-PayloadDecoder::PayloadDecoder(Bytes payload) : state_(std::make_unique<State>()) {
-  kernels::obey_environment();
-  check_payload_start(payload);
-  check_checksum(payload);
+void PayloadDecoder::State::read_header() {
   std::size_t header_bytes = 0;
-  PayloadInfo info = parse_payload_header(payload, header_bytes);
+  info = parse_payload_header(payload, header_bytes);
   if (!fits(info))
     throw PayloadError(PayloadErrorCode::kBadHeader,
                        "[decode] damaged header: a threshold or model that no encoder writes");
-  state_->body = payload.subspan(header_bytes, payload.size() - kChecksumBytes - header_bytes);
+  body = payload.subspan(header_bytes, payload.size() - kChecksumBytes - header_bytes);
   std::uint64_t offset = 0;
   for (const std::uint32_t size : info.block_bytes) {
-    state_->offsets.push_back(offset);
+    offsets.push_back(offset);
     offset += size;
   }
   if (info.kind == PayloadKind::kUniform && info.model != TableModel::kCounted)
-    state_->shared = make_shared_table(model_weights(model_parameters(info)));
-  state_->info = std::move(info);
+    shared = make_shared_table(model_weights(model_parameters(info)));
+}
+
+PayloadDecoder::PayloadDecoder(Bytes payload, Verification verification)
+    : state_(std::make_unique<State>()) {
+  kernels::obey_environment();
+  check_payload_start(payload);
+  state_->payload = payload;
+  if (verification == Verification::kFirst) {
+    check_checksum(payload);
+    state_->verified = true;
+  }
+  try {
+    state_->read_header();
+  } catch (const PayloadError&) {
+    verify();
+    throw;
+  }
+}
+
+void PayloadDecoder::verify() const {
+  if (!state_->verified) check_checksum(state_->payload);
 }
 
 PayloadDecoder::~PayloadDecoder() = default;
@@ -198,6 +219,7 @@ std::size_t PayloadDecoder::num_blocks() const {
 
 void PayloadDecoder::run(std::size_t first, std::size_t last, std::span<std::uint8_t> out) const {
   const PayloadInfo& info = state_->info;
+  if (out.size() != info.num_bytes()) verify();
   check(out.size() == info.num_bytes(), "decode", "room for exactly the values", out.size(),
         " bytes for ", info.num_bytes());
   if (info.kind == PayloadKind::kRaw) {
@@ -208,10 +230,12 @@ void PayloadDecoder::run(std::size_t first, std::size_t last, std::span<std::uin
     for (std::size_t i = first; i < last; ++i) {
       const Bytes block = state_->body.subspan(state_->offsets[i], info.block_bytes[i]);
       const DecodeStatus status = decode(block, block_range(info, i));
-      if (status != DecodeStatus::kOk)
+      if (status != DecodeStatus::kOk) {
+        verify();
         throw PayloadError(
             PayloadErrorCode::kBadBlock,
             "[decode] block " + std::to_string(i) + " is damaged: " + std::string(explain(status)));
+      }
     }
   };
   if (info.kind == PayloadKind::kLossless) {
@@ -240,8 +264,9 @@ std::vector<std::uint8_t> decode(Bytes payload) {
 }
 
 void decode_into(Bytes payload, std::span<std::uint8_t> out) {
-  const PayloadDecoder decoder(payload);
+  const PayloadDecoder decoder(payload, Verification::kLast);
   decoder.run(0, decoder.num_blocks(), out);
+  decoder.verify();
 }
 
 PayloadInfo inspect(Bytes payload) { return PayloadDecoder(payload).info(); }

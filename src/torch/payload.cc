@@ -178,19 +178,22 @@ void decode_into_cpu(const at::Tensor& payload, const at::Tensor& out) {
   check_payload(payload, "decode");
   at::assert_no_overlap(out, payload);
   const at::Tensor bytes = payload.contiguous();
-  const PayloadDecoder decoder(elements<std::uint8_t>(bytes));
+  const PayloadDecoder decoder(elements<std::uint8_t>(bytes), Verification::kLast);
   const PayloadInfo& info = decoder.info();
   const std::vector<std::int64_t> sizes = sizes_of(info);
-  check(out.scalar_type() == scalar_type_of(info.dtype) && out.sizes() == at::IntArrayRef(sizes),
-        "decode", "out of the payload's type and shape", c10::toString(out.scalar_type()), ' ',
-        out.sizes(), " for ", c10::toString(scalar_type_of(info.dtype)), ' ',
-        at::IntArrayRef(sizes));
-  const at::Tensor to = in_payload_order(out, info);
-  check(to.is_contiguous(), "decode",
+  const bool is_alike =
+      out.scalar_type() == scalar_type_of(info.dtype) && out.sizes() == at::IntArrayRef(sizes);
+  const bool fits = is_alike && in_payload_order(out, info).is_contiguous();
+  if (!fits) decoder.verify();  // before it is the caller's fault
+  check(is_alike, "decode", "out of the payload's type and shape",
+        c10::toString(out.scalar_type()), ' ', out.sizes(), " for ",
+        c10::toString(scalar_type_of(info.dtype)), ' ', at::IntArrayRef(sizes));
+  check(fits, "decode",
         info.fortran_order ? "out whose transpose is contiguous, as the payload is in Fortran order"
                            : "out to be contiguous",
         "strides of ", out.strides());
-  decode_blocks(decoder, to);
+  decode_blocks(decoder, in_payload_order(out, info));
+  decoder.verify();
 }
 
 using Inspected =

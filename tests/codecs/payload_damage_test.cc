@@ -20,11 +20,24 @@ std::optional<PayloadErrorCode> error_of(const Bytes& payload) {
   return std::nullopt;
 }
 
+// The same with the checksum compared last, into memory for what the payload was before.
+std::optional<PayloadErrorCode> late_error_of(const Bytes& payload, std::size_t num_bytes) {
+  Bytes out(num_bytes);
+  try {
+    decode_into(payload, out);
+  } catch (const PayloadError& error) {
+    return error.code();
+  }
+  return std::nullopt;
+}
+
 TEST(PayloadDamage, EveryTruncationIsDetected) {
   for (const NamedPayload& sample : payloads_of_every_kind(100))
     for (std::size_t size = 0; size < sample.payload.size(); ++size) {
       const Bytes cut(sample.payload.begin(), sample.payload.begin() + static_cast<long>(size));
-      EXPECT_TRUE(error_of(cut).has_value()) << sample.name << ' ' << size;
+      const auto error = error_of(cut);
+      EXPECT_TRUE(error.has_value()) << sample.name << ' ' << size;
+      EXPECT_EQ(late_error_of(cut, inspect(sample.payload).num_bytes()), error) << sample.name;
     }
 }
 
@@ -42,11 +55,15 @@ TEST(PayloadDamage, EveryTruncationIsDetectedBehindTheChecksum) {
 TEST(PayloadDamage, EverySingleBitFlipIsDetected) {
   for (const NamedPayload& sample : payloads_of_every_kind(200)) {
     Bytes payload = sample.payload;
+    const std::size_t num_bytes = inspect(payload).num_bytes();
     for (std::size_t bit = 0; bit < 8 * payload.size(); ++bit) {
       payload[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
-      EXPECT_TRUE(error_of(payload).has_value()) << sample.name << " bit " << bit;
+      const auto error = error_of(payload);
+      EXPECT_TRUE(error.has_value()) << sample.name << " bit " << bit;
+      EXPECT_EQ(late_error_of(payload, num_bytes), error) << sample.name << " bit " << bit;
       payload[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
     }
+    EXPECT_EQ(late_error_of(payload, num_bytes), std::nullopt);
     EXPECT_FALSE(error_of(payload).has_value());
   }
 }
