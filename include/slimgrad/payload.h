@@ -120,8 +120,8 @@ class PayloadEncoder {
   std::unique_ptr<State> state_;
 };
 
-// When the checksum is compared: by the constructor, or by verify(), which the caller must then call
-// after the last run() and before using the values. kLast is faster, as the payload comes from
+// When the checksum is compared: by the constructor, or by verify(), which the caller must then
+// call after the last run() and before using the values. kLast is faster, as the payload comes from
 // memory while blocks are decoded, and for the checksum from a cache. Whatever is found wrong with
 // a payload whose checksum is wrong, both say that the checksum is.
 enum class Verification { kFirst, kLast };

@@ -18,7 +18,7 @@
 #endif
 
 #define XXH_INLINE_ALL
-#define XXH_VECTOR 2  // XXH_AVX2
+#define XXH_VECTOR 2            // XXH_AVX2
 #define XXH_PREFETCH_DIST 2048  // bytes; with the usual 384 memory is a fifth slower
 #include <xxhash.h>
 

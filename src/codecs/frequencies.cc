@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "codecs/portable_math.h"
 
@@ -60,6 +61,12 @@ class Exchange {
 // A symbol escapes if its share is at most 2^-14. Found by trying: the best limit for codes of
 // generalized normal laws is between an eighth and a half of the smallest frequency, 2^-12.
 constexpr int kRareShare = 14;
+
+// If its place travels, too, that costs 24 bits and not 18, so fewer should: 2^-16.
+constexpr int kPlacedShare = 16;
+constexpr int kPlacedBits = 8 + 16;
+// Of the code, which is what all places may take.
+constexpr double kMostPlaced = 0.003;
 
 struct Range {
   int first = 256, last = -1;
@@ -151,14 +158,16 @@ std::optional<RansFrequencies> fit_frequencies(const Weights& weights) {
 }
 
 double coded_bits(const Weights& weights, const RansFrequencies& frequencies) {
+  const std::uint32_t most =
+      *std::max_element(frequencies.frequency.begin(), frequencies.frequency.end());
   double nats = 0.0, sum = 0.0;
   for (int s = 0; s < 256; ++s)
     if (weights[s] > 0) {
       const double w = static_cast<double>(weights[s]);
       const bool escapes = frequencies.escapes(s);
       const std::uint32_t f = frequencies.frequency[escapes ? frequencies.escape : s];
-      nats -= w * portable_log(static_cast<double>(f));
-      sum += w * (kRansBits + (escapes ? 8 : 0));
+      nats -= w * portable_log(static_cast<double>(f > 0 ? f : most));
+      sum += w * (kRansBits + (escapes ? 8 : f > 0 ? 0 : kPlacedBits));
     }
   return nats / kPortableLn2 + sum;
 }
@@ -199,6 +208,20 @@ std::optional<RansFrequencies> choose_frequencies(const Weights& weights, Counte
   std::optional<RansFrequencies> frequencies = fit_frequencies(merged);
   if (frequencies) frequencies->escape = escape;
   return frequencies;
+}
+
+std::optional<RansFrequencies> choose_common_frequencies(const Weights& weights) {
+  const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+  const std::uint64_t most_rare = sum >> kPlacedShare;
+  if (most_rare == 0) return std::nullopt;  // so few that each one counts
+  Weights common = weights;
+  std::uint64_t rare = 0;
+  for (std::uint64_t& weight : common)
+    if (weight <= most_rare) rare += std::exchange(weight, 0);
+  std::optional<RansFrequencies> frequencies = fit_frequencies(common);
+  if (!frequencies) return frequencies;
+  const double places = kPlacedBits * static_cast<double>(rare);
+  return places <= kMostPlaced * coded_bits(weights, *frequencies) ? frequencies : std::nullopt;
 }
 
 void write_frequencies(const RansFrequencies& frequencies, BitWriter& out) {

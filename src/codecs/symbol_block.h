@@ -14,8 +14,9 @@
 // 2 and 3 plus 16: the shared table is used and none follows. 2 plus 32: two rANS streams instead
 // of one, the size of the first (uint32) in front, the first with the first n / 64 * 32 symbols;
 // two are decoded together, faster. If the table has an escape, the escapes are their number
-// (uint32) and their values (kernels/escapes.h); otherwise nothing. Integers are little-endian. No
-// block is longer than n + 1 bytes.
+// (uint32) and their values (kernels/escapes.h); otherwise nothing. 2 plus 64: instead of escapes,
+// which the table then may not have, the number of placed symbols (uint32), their values and their
+// gaps. Integers are little-endian. No block is longer than n + 1 bytes.
 //
 // An encoder or decoder keeps its scratch memory from block to block: use one per thread.
 #ifndef SLIMGRAD_CODECS_SYMBOL_BLOCK_H_
@@ -36,6 +37,9 @@ inline constexpr std::size_t kDefaultBlockSymbols = 256 * 1024;
 inline constexpr std::size_t kMaxBlockSymbols = 16 * 1024 * 1024;
 // From this coded size on a block has two streams; below, 128 bytes more of states would show.
 inline constexpr std::size_t kPairedBytes = 60 * 1024;
+// From this coded size on rare symbols travel with their places, which takes some 130 bytes more
+// than escapes and saves the decoder a look at every symbol.
+inline constexpr std::size_t kPlacedBytes = 128 * 1024;
 inline constexpr int kMaxSparseDepth = 3;
 
 // A table that both sides know: counted over a whole tensor, computed from a model, or given. A

@@ -24,6 +24,7 @@ struct BlockDecoder::State {
   DecodeStatus decode_plain(Bytes bytes, Symbols symbols, bool constant);
   DecodeStatus decode_rans(Bytes bytes, Symbols symbols, const RansDecodeTable& table, int escape,
                            bool paired);
+  DecodeStatus decode_placed(Bytes bytes, Symbols symbols, bool paired);
   DecodeStatus decode_streams(Bytes bytes, Symbols symbols, const RansDecodeTable& table,
                               bool paired);
   DecodeStatus decode_sparse(Bytes bytes, Symbols symbols, int depth);
@@ -42,6 +43,19 @@ DecodeStatus BlockDecoder::State::decode_rans(Bytes bytes, Symbols symbols,
   if (status != DecodeStatus::kOk) return status;
   const bool fit = put_escapes(symbols, static_cast<std::uint8_t>(escape), escapes);
   return fit ? DecodeStatus::kOk : DecodeStatus::kBadFinalState;
+}
+
+DecodeStatus BlockDecoder::State::decode_placed(Bytes bytes, Symbols symbols, bool paired) {
+  if (bytes.size() < 4) return DecodeStatus::kTruncated;
+  const std::size_t num_placed = load_u32(bytes.data());
+  bytes = bytes.subspan(4);
+  if (num_placed > bytes.size() / (1 + kGapBytes)) return DecodeStatus::kTruncated;
+  const Bytes values = bytes.first(num_placed);
+  const Bytes gaps = bytes.subspan(num_placed, kGapBytes * num_placed);
+  const DecodeStatus status =
+      decode_streams(bytes.subspan(values.size() + gaps.size()), symbols, rans, paired);
+  if (status != DecodeStatus::kOk) return status;
+  return put_placed(symbols, values, gaps) ? DecodeStatus::kOk : DecodeStatus::kBadFinalState;
 }
 
 DecodeStatus BlockDecoder::State::decode_streams(Bytes bytes, Symbols symbols,
@@ -88,10 +102,13 @@ DecodeStatus BlockDecoder::State::decode_plain(Bytes bytes, Symbols symbols, boo
 DecodeStatus BlockDecoder::State::decode(Bytes bytes, Symbols symbols, int depth) {
   if (bytes.empty()) return DecodeStatus::kTruncated;
   const bool use_shared = (bytes[0] & kSharedFlag) != 0, paired = (bytes[0] & kPairedFlag) != 0;
-  const auto method = static_cast<BlockMethod>(bytes[0] & ~(kSharedFlag | kPairedFlag));
+  const bool placed = (bytes[0] & kPlacedFlag) != 0;
+  const auto method =
+      static_cast<BlockMethod>(bytes[0] & ~(kSharedFlag | kPairedFlag | kPlacedFlag));
   bytes = bytes.subspan(1);
   const bool may_share = method == BlockMethod::kRans || method == BlockMethod::kHuffman;
-  if ((use_shared && !may_share) || (paired && method != BlockMethod::kRans))
+  if ((use_shared && !may_share) || ((paired || placed) && method != BlockMethod::kRans) ||
+      (use_shared && placed))
     return DecodeStatus::kBadMethod;
   if (use_shared && shared == nullptr) return DecodeStatus::kNoSharedTable;
   BitReader reader(bytes);
@@ -104,9 +121,11 @@ DecodeStatus BlockDecoder::State::decode(Bytes bytes, Symbols symbols, int depth
         return decode_rans(bytes, symbols, shared_rans, shared->frequencies.escape, paired);
       RansFrequencies frequencies;
       if (!read_frequencies(reader, frequencies)) return DecodeStatus::kBadTable;
+      if (placed && frequencies.has_escape()) return DecodeStatus::kBadTable;
       build_decode_table(frequencies, rans);
-      return decode_rans(bytes.subspan(reader.num_bytes()), symbols, rans, frequencies.escape,
-                         paired);
+      bytes = bytes.subspan(reader.num_bytes());
+      return placed ? decode_placed(bytes, symbols, paired)
+                    : decode_rans(bytes, symbols, rans, frequencies.escape, paired);
     }
     case BlockMethod::kHuffman: {
       if (use_shared) return huffman_decode(bytes, shared_huffman, symbols);

@@ -36,7 +36,7 @@ struct BlockEncoder::State {
   std::array<Level, kMaxSparseDepth + 1> levels;
   std::vector<std::uint8_t> sample;
   SampleSize sample_size = SampleSize::kSmall;
-  Scratch<std::uint8_t> escapes;
+  Scratch<std::uint8_t> rare_values, rare_gaps;
 
   std::span<const std::uint8_t> encode(std::span<const std::uint8_t> symbols, int depth);
   ByteCounts count(std::span<const std::uint8_t> symbols, CountedFrom& from);
@@ -93,8 +93,17 @@ bool covers(const SharedTable& shared, EntropyCoder coder, const ByteCounts& cou
 ByteSet rare_symbols(const RansFrequencies& frequencies) {
   ByteSet rare;
   for (int s = 0; s < 256; ++s)
-    if (frequencies.escapes(s)) rare.insert(static_cast<std::uint8_t>(s));
+    if (frequencies.frequency[s] == 0 || frequencies.escapes(s))
+      rare.insert(static_cast<std::uint8_t>(s));
   return rare;
+}
+
+// Whether a symbol without a frequency may occur.
+bool may_lack(const RansFrequencies& frequencies, const ByteCounts& counts, CountedFrom from) {
+  for (int s = 0; s < 256; ++s)
+    if (frequencies.frequency[s] == 0 && (counts[s] > 0 || from == CountedFrom::kSample))
+      return true;
+  return false;
 }
 
 // Counting takes a third as long as coding, and 64 Ki symbols tell the frequencies well enough:
@@ -124,7 +133,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_constant(std::uint8_t 
 // the sample did not see.
 ByteCounts BlockEncoder::State::count(std::span<const std::uint8_t> symbols, CountedFrom& from) {
   const std::size_t runs = num_runs(sample_size);
-  if (from == CountedFrom::kAll || symbols.size() < 2 * runs * kSampleRun) {
+  if (from == CountedFrom::kAll || symbols.size() <= 2 * runs * kSampleRun) {
     from = CountedFrom::kAll;
     return count_bytes(symbols);
   }
@@ -139,24 +148,33 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
     std::span<const std::uint8_t> symbols, const ByteCounts& counts, CountedFrom from,
     bool use_shared, Level& level) {
   const Weights weights = to_weights(counts);
-  const RansFrequencies frequencies =
-      use_shared ? shared->frequencies : *choose_frequencies(weights, from);
-  std::size_t num_escapes = 0;
-  if (frequencies.has_escape()) {
-    num_escapes =
-        copy_escapes(symbols, rare_symbols(frequencies), at_least(escapes, symbols.size()).data());
-    // A sample so wrong is of symbols that change from place to place.
-    if (from == CountedFrom::kSample && num_escapes > symbols.size() / 64)
-      return encode_rans(symbols, count_bytes(symbols), CountedFrom::kAll, use_shared, level);
-  }
   const double counted = from == CountedFrom::kSample ? sample.size() : symbols.size();
-  const double bits = coded_bits(weights, frequencies) * (symbols.size() / counted);
-  const bool paired = bits >= 8.0 * kPairedBytes;
+  const auto coded_bytes = [&](const RansFrequencies& f) {
+    return coded_bits(weights, f) / 8 * (symbols.size() / counted);
+  };
+  auto common = use_shared ? std::nullopt : choose_common_frequencies(weights);
+  if (common && coded_bytes(*common) < kPlacedBytes) common.reset();
+  const RansFrequencies frequencies = use_shared ? shared->frequencies
+                                      : common   ? *common
+                                                 : *choose_frequencies(weights, from);
+  std::size_t num_rare = 0;
+  if (common && may_lack(frequencies, counts, from))
+    num_rare = copy_placed(symbols, rare_symbols(frequencies),
+                           at_least(rare_values, most_placed(symbols.size())).data(),
+                           at_least(rare_gaps, kGapBytes * most_placed(symbols.size())).data());
+  else if (frequencies.has_escape())
+    num_rare = copy_escapes(symbols, rare_symbols(frequencies),
+                            at_least(rare_values, symbols.size()).data());
+  // A sample so wrong is of symbols that change from place to place.
+  if (from == CountedFrom::kSample && num_rare > symbols.size() / 64)
+    return encode_rans(symbols, count_bytes(symbols), CountedFrom::kAll, use_shared, level);
+  const bool placed = common && num_rare > 0;
+  const bool paired = coded_bytes(frequencies) >= kPairedBytes;
   std::array<std::uint8_t, kMaxBlockHeader> header;
   std::size_t header_size = 1;
-  header[0] =
-      static_cast<std::uint8_t>(static_cast<int>(BlockMethod::kRans) +
-                                (use_shared ? kSharedFlag : 0) + (paired ? kPairedFlag : 0));
+  header[0] = static_cast<std::uint8_t>(static_cast<int>(BlockMethod::kRans) +
+                                        (use_shared ? kSharedFlag : 0) +
+                                        (paired ? kPairedFlag : 0) + (placed ? kPlacedFlag : 0));
   if (!use_shared) {
     BitWriter writer{std::span(header).subspan(1)};
     write_frequencies(frequencies, writer);
@@ -166,7 +184,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
   const RansEncodeTable& table = use_shared ? shared_rans : rans;
   const std::span<std::uint8_t> scratch =
       at_least(level.scratch, rans_encode_bound(symbols.size()) + rans_encode_bound(0) +
-                                  kMaxBlockHeader + num_escapes);
+                                  kMaxBlockHeader + (1 + kGapBytes) * num_rare);
   // Everything is written backwards, as rANS writes.
   std::uint8_t* begin = scratch.data() + scratch.size();
   const std::uint8_t* const end = begin;
@@ -187,9 +205,10 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
   } else {
     prepend_stream(symbols);
   }
-  if (frequencies.has_escape()) {
-    prepend(escapes.data(), num_escapes);
-    prepend_size(num_escapes);
+  if (placed) prepend(rare_gaps.data(), kGapBytes * num_rare);
+  if (placed || frequencies.has_escape()) {
+    prepend(rare_values.data(), num_rare);
+    prepend_size(num_rare);
   }
   prepend(header.data(), header_size);
   return {begin, end};

@@ -18,6 +18,7 @@ enum class BlockMethod : std::uint8_t {
 // Flags beside the method.
 inline constexpr std::uint8_t kSharedFlag = 0x10;  // kRans, kHuffman: no table here, the shared one
 inline constexpr std::uint8_t kPairedFlag = 0x20;  // kRans: two streams
+inline constexpr std::uint8_t kPlacedFlag = 0x40;  // kRans: rare symbols and their places
 
 // Room for the method, a table (at most 25 + 256 * (25 + 11) bits) and two sizes.
 inline constexpr std::size_t kMaxBlockHeader = 1280;

@@ -32,6 +32,32 @@ inline bool put_few(std::span<std::uint8_t> symbols, std::uint8_t escape,
   return true;
 }
 
+struct PlacedWriter {
+  std::uint8_t *values, *gaps;
+  std::size_t count = 0, next = 0;  // `next` is the place after the last one
+
+  void add(std::span<const std::uint8_t> symbols, std::size_t place) noexcept {
+    while (place - next > kMostBetween) put(symbols, next + kMostBetween);
+    put(symbols, place);
+  }
+
+ private:
+  void put(std::span<const std::uint8_t> symbols, std::size_t place) noexcept {
+    const std::size_t gap = place - next;
+    values[count] = symbols[place];
+    gaps[2 * count] = static_cast<std::uint8_t>(gap);
+    gaps[2 * count + 1] = static_cast<std::uint8_t>(gap >> 8);
+    ++count;
+    next = place + 1;
+  }
+};
+
+inline void place_few(std::span<const std::uint8_t> symbols, const ByteSet& rare, std::size_t first,
+                      PlacedWriter& to) noexcept {
+  for (std::size_t i = first; i < symbols.size(); ++i)
+    if (rare.contains(symbols[i])) to.add(symbols, i);
+}
+
 }  // namespace slimgrad::escapes
 #endif  // SLIMGRAD_KERNELS_ESCAPES_ONCE_
 
@@ -79,10 +105,14 @@ HWY_INLINE std::size_t for_each_mark(std::size_t size, Marks marks, Use use) {
 }
 #endif
 
-std::size_t copy(std::span<const std::uint8_t> symbols, const ByteSet& rare, std::uint8_t* values) {
-  const std::uint8_t* const begin = values;
-  std::size_t done = 0;
-#if HWY_TARGET != HWY_SCALAR
+// Calls use(i) for every i, in order, whose symbol is rare. Returns where whole groups end.
+template <class Use>
+HWY_INLINE std::size_t for_each_rare([[maybe_unused]] std::span<const std::uint8_t> symbols,
+                                     [[maybe_unused]] const ByteSet& rare,
+                                     [[maybe_unused]] Use use) {
+#if HWY_TARGET == HWY_SCALAR
+  return 0;
+#else
   const D d;
   alignas(16) static constexpr std::uint8_t kBits[16] = {1, 2, 4, 8, 16, 32, 64, 128,
                                                          1, 2, 4, 8, 16, 32, 64, 128};
@@ -98,10 +128,23 @@ std::size_t copy(std::span<const std::uint8_t> symbols, const ByteSet& rare, std
                                  hn::TableLookupBytes(high_rows, low));
     return hn::And(row, hn::TableLookupBytes(bits, high));
   };
-  done = for_each_mark(symbols.size(), marks, [&](std::size_t i) { *values++ = symbols[i]; });
+  return for_each_mark(symbols.size(), marks, use);
 #endif
+}
+
+std::size_t copy(std::span<const std::uint8_t> symbols, const ByteSet& rare, std::uint8_t* values) {
+  const std::uint8_t* const begin = values;
+  const std::size_t done =
+      for_each_rare(symbols, rare, [&](std::size_t i) { *values++ = symbols[i]; });
   copy_few(symbols.subspan(done), rare, values);
   return static_cast<std::size_t>(values - begin);
+}
+
+std::size_t copy_with_places(std::span<const std::uint8_t> symbols, const ByteSet& rare,
+                             PlacedWriter to) {
+  const std::size_t done = for_each_rare(symbols, rare, [&](std::size_t i) { to.add(symbols, i); });
+  place_few(symbols, rare, done, to);
+  return to.count;
 }
 
 bool put(std::span<std::uint8_t> symbols, std::uint8_t escape,
@@ -131,6 +174,7 @@ HWY_AFTER_NAMESPACE();
 namespace slimgrad {
 namespace escapes {
 HWY_EXPORT(copy);
+HWY_EXPORT(copy_with_places);
 HWY_EXPORT(put);
 }  // namespace escapes
 
@@ -148,6 +192,26 @@ bool put_escapes(std::span<std::uint8_t> symbols, std::uint8_t escape,
   using namespace escapes;
   if (!kernels::use_scalar()) return HWY_DYNAMIC_DISPATCH(put)(symbols, escape, values);
   return put_few(symbols, escape, values) && values.empty();
+}
+
+std::size_t copy_placed(std::span<const std::uint8_t> symbols, const ByteSet& rare,
+                        std::uint8_t* values, std::uint8_t* gaps) noexcept {
+  using namespace escapes;
+  PlacedWriter to = {values, gaps};
+  if (!kernels::use_scalar()) return HWY_DYNAMIC_DISPATCH(copy_with_places)(symbols, rare, to);
+  place_few(symbols, rare, 0, to);
+  return to.count;
+}
+
+bool put_placed(std::span<std::uint8_t> symbols, std::span<const std::uint8_t> values,
+                std::span<const std::uint8_t> gaps) noexcept {
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    next += gaps[2 * i] + std::size_t{256} * gaps[2 * i + 1];
+    if (next >= symbols.size()) return false;
+    symbols[next++] = values[i];
+  }
+  return true;
 }
 
 }  // namespace slimgrad

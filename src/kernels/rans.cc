@@ -32,9 +32,13 @@ void build_encode_table(const RansFrequencies& frequencies, RansEncodeTable& tab
                       (kRansTotal - frequency) | bias << Entry::kBiasAt | shift << Entry::kShiftAt};
     start += frequency;
   }
-  if (!frequencies.has_escape()) return;
+  const auto commonest =
+      std::max_element(frequencies.frequency.begin(), frequencies.frequency.end());
+  const RansEncodeEntry other =
+      table.entry[frequencies.has_escape() ? frequencies.escape
+                                           : commonest - frequencies.frequency.begin()];
   for (int s = 0; s < 256; ++s)
-    if (frequencies.frequency[s] == 0) table.entry[s] = table.entry[frequencies.escape];
+    if (frequencies.frequency[s] == 0) table.entry[s] = other;
 }
 
 void build_decode_table(const RansFrequencies& frequencies, RansDecodeTable& table) noexcept {

@@ -11,9 +11,10 @@
 // of the rounding cancel when averaged over the symbols; it is below 1e-4 bit.
 //
 // Escapes. With 12 bits the decoder's table (16 KiB) stays in the L1 cache; but hundreds of symbols
-// that deserve far less than 1/4096 would take a good part of it. So one symbol, the escape, may
-// stand for all those without a frequency: the decoder gives the escape, and the caller puts the
-// values in their places (kernels/escapes.h).
+// that deserve far less than 1/4096 would take a good part of it. So some may have no frequency,
+// and another symbol stands for them: either the escape, which marks their places and itself is
+// always replaced, or the commonest, if their places are known otherwise. The decoder gives what
+// stands for them, and the caller puts the values in their places (kernels/escapes.h).
 //
 // Interleaving. Symbols go in groups of 32. Position 4 i + v of a group belongs to state 8 v + i,
 // for v < 4 and i < 8, and within a group states act in the order 0, 1, ..., 31. So state 8 v + i
@@ -85,13 +86,13 @@ struct RansEncodeEntry {
 };
 
 struct RansEncodeTable {
-  // Symbols without a frequency have the escape's.
+  // Symbols without a frequency have the escape's, or if there is none the commonest symbol's.
   alignas(64) std::array<RansEncodeEntry, 256> entry;
 };
 
 struct RansDecodeTable {
-  // For each of the 2^n slots: frequency << 20 | symbol << 12 | (slot - start). The two that a state
-  // waits for are got by one operation each, and the symbol when there is time.
+  // For each of the 2^n slots: frequency << 20 | symbol << 12 | (slot - start). The two that a
+  // state waits for are got by one operation each, and the symbol when there is time.
   static constexpr std::size_t kMargin = 16;  // on either side, for loads wider than a slot
   alignas(64) std::array<std::uint32_t, kRansTotal + 2 * kMargin> padded;
 
@@ -110,8 +111,7 @@ constexpr std::size_t rans_encode_bound(std::size_t num_symbols) {
 }
 
 // Encodes backwards into the end of `scratch` and returns the part that holds the bytes.
-// REQUIRES: scratch has rans_encode_bound(symbols.size()) bytes; every symbol that occurs
-// has a frequency, or there is an escape.
+// REQUIRES: scratch has rans_encode_bound(symbols.size()) bytes.
 std::span<const std::uint8_t> rans_encode(std::span<const std::uint8_t> symbols,
                                           const RansEncodeTable& table,
                                           std::span<std::uint8_t> scratch) noexcept;

@@ -66,9 +66,8 @@ HWY_INLINE V32 look_up(const std::uint32_t* HWY_RESTRICT table, V32 index) {
   const __m128i low = _mm256_castsi256_si128(index.raw);
   const __m128i high = _mm256_extracti128_si256(index.raw, 1);
   const auto first = [](__m128i v) { return static_cast<std::uint64_t>(_mm_cvtsi128_si64(v)); };
-  const auto second = [](__m128i v) HWY_ATTR {
-    return static_cast<std::uint64_t>(_mm_extract_epi64(v, 1));
-  };
+  const auto second = [](__m128i v)
+                          HWY_ATTR { return static_cast<std::uint64_t>(_mm_extract_epi64(v, 1)); };
   return V32{_mm256_set_m128i(look_up_four(table, first(high), second(high)),
                               look_up_four(table, first(low), second(low)))};
 }
@@ -117,8 +116,8 @@ HWY_INLINE V32 pop(Above& above, V32 entry, const std::uint8_t*& next) {
   return low_bits(x);
 }
 
-// The symbols of a group as they come: that of entry e_v becomes byte v of each word. Taken from the
-// entries early, which then need no register.
+// The symbols of a group as they come: that of entry e_v becomes byte v of each word. Taken from
+// the entries early, which then need no register.
 struct Symbols {
   __m256i even, odd;
 

@@ -185,9 +185,9 @@ void decode_into_cpu(const at::Tensor& payload, const at::Tensor& out) {
       out.scalar_type() == scalar_type_of(info.dtype) && out.sizes() == at::IntArrayRef(sizes);
   const bool fits = is_alike && in_payload_order(out, info).is_contiguous();
   if (!fits) decoder.verify();  // before it is the caller's fault
-  check(is_alike, "decode", "out of the payload's type and shape",
-        c10::toString(out.scalar_type()), ' ', out.sizes(), " for ",
-        c10::toString(scalar_type_of(info.dtype)), ' ', at::IntArrayRef(sizes));
+  check(is_alike, "decode", "out of the payload's type and shape", c10::toString(out.scalar_type()),
+        ' ', out.sizes(), " for ", c10::toString(scalar_type_of(info.dtype)), ' ',
+        at::IntArrayRef(sizes));
   check(fits, "decode",
         info.fortran_order ? "out whose transpose is contiguous, as the payload is in Fortran order"
                            : "out to be contiguous",

@@ -103,6 +103,30 @@ TEST(Frequencies, RareSymbolsShareAnEscape) {
   EXPECT_NEAR(coded_bits(weights, f), a * (1 << 20) + b * (1 << 19) + c * 91, 1e-3);
 }
 
+TEST(Frequencies, TheCommonOnesAlone) {
+  Weights weights = {};
+  weights[100] = 1 << 18;
+  weights[101] = 1 << 18;
+  weights[102] = 9;  // 2^-16 of all is 8
+  weights[103] = 8;
+  weights[200] = 1;
+  const RansFrequencies f = choose_common_frequencies(weights).value();
+  ASSERT_TRUE(is_valid(f));
+  EXPECT_FALSE(f.has_escape());
+  EXPECT_EQ(f.frequency[102], 1);
+  EXPECT_EQ(f.frequency[103] + f.frequency[200], 0);
+  // The two without a frequency cost what the commonest symbol does, a byte and a place.
+  const double a = std::log2(4096.0 / f.frequency[100]), b = std::log2(4096.0 / f.frequency[101]);
+  EXPECT_NEAR(coded_bits(weights, f), (a + b) * (1 << 18) + 12 * 9 + (std::min(a, b) + 24) * 9,
+              1e-3);
+  // Too few symbols to leave one out; and too many rare ones.
+  for (std::uint64_t& weight : weights) weight /= 32;
+  EXPECT_FALSE(choose_common_frequencies(weights));
+  weights.fill(8);
+  weights[100] = weights[101] = 1 << 18;
+  EXPECT_FALSE(choose_common_frequencies(weights));
+}
+
 TEST(Frequencies, TheTableTravels) {
   for (const double shape : {0.3, 0.7, 2.0})
     for (const std::size_t n : {50u, 3000u, 200000u}) {

@@ -100,44 +100,96 @@ TEST(SymbolBlock, EveryTruncationAndBitFlip) {
     }
 }
 
-// Two streams and escapes in both: a value more or less than there are places is noticed, and a
-// changed one arrives as it is.
-TEST(SymbolBlock, EscapesOfTwoStreams) {
-  const Bytes symbols = gennorm_codes(1.0, kDefaultBlockSymbols);
-  const Bytes block = encode(symbols, EntropyCoder::kRans);
-  ASSERT_EQ(block[0], 2 + 32);
-  BitReader reader{std::span<const std::uint8_t>(block).subspan(1)};
+// A block of two streams with rare symbols, and where in it their number is.
+struct BlockWithRareSymbols {
+  Bytes symbols, block;
   RansFrequencies frequencies;
-  ASSERT_TRUE(read_frequencies(reader, frequencies));
-  ASSERT_TRUE(frequencies.has_escape());
-  const std::size_t at = 1 + reader.num_bytes();
-  const unsigned count = block[at] + 256u * block[at + 1];
-  ASSERT_GT(count, 10u);
-  Bytes back(symbols.size());
+  std::size_t at = 0;
+  unsigned count = 0;
+
+  explicit BlockWithRareSymbols(double shape)
+      : symbols(gennorm_codes(shape, kDefaultBlockSymbols)),
+        block(encode(symbols, EntropyCoder::kRans)) {
+    BitReader reader{std::span<const std::uint8_t>(block).subspan(1)};
+    EXPECT_TRUE(read_frequencies(reader, frequencies));
+    at = 1 + reader.num_bytes();
+    count = block[at] + 256u * block[at + 1];
+    EXPECT_GT(count, 10u);
+    EXPECT_LT(count, 5000u);
+  }
+  std::size_t num_differences(const Bytes& back) const {
+    std::size_t num = 0;
+    for (std::size_t i = 0; i < symbols.size(); ++i) num += back[i] != symbols[i];
+    return num;
+  }
+};
+
+// A value more or less than there are places is noticed, and a changed one arrives as it is.
+TEST(SymbolBlock, EscapesOfTwoStreams) {
+  const BlockWithRareSymbols sample(0.45);
+  ASSERT_EQ(sample.block[0], 2 + 32);
+  ASSERT_TRUE(sample.frequencies.has_escape());
+  const auto values = static_cast<std::ptrdiff_t>(sample.at + 4);
+  Bytes back(sample.symbols.size());
   for (const std::string& set : kernels::kernel_sets()) {
     kernels::select_kernel_set(set);
-    EXPECT_EQ(BlockDecoder().decode(block, back), DecodeStatus::kOk) << set;
-    EXPECT_EQ(back, symbols) << set;
-    for (const int change : {-1, 1}) {
-      Bytes other = block;
-      other[at] = static_cast<std::uint8_t>(count + static_cast<unsigned>(change));
-      other[at + 1] = static_cast<std::uint8_t>((count + static_cast<unsigned>(change)) >> 8);
-      if (change > 0)
-        other.insert(other.begin() + static_cast<std::ptrdiff_t>(at) + 4, 0);
+    EXPECT_EQ(BlockDecoder().decode(sample.block, back), DecodeStatus::kOk) << set;
+    EXPECT_EQ(back, sample.symbols) << set;
+    for (const unsigned count : {sample.count - 1, sample.count + 1}) {
+      Bytes other = sample.block;
+      other[sample.at] = static_cast<std::uint8_t>(count);
+      other[sample.at + 1] = static_cast<std::uint8_t>(count >> 8);
+      if (count > sample.count)
+        other.insert(other.begin() + values, 0);
       else
-        other.erase(other.begin() + static_cast<std::ptrdiff_t>(at) + 4);
-      EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kBadFinalState) << set << change;
+        other.erase(other.begin() + values);
+      EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kBadFinalState) << set << count;
     }
-    for (const std::size_t i : {std::size_t{0}, std::size_t{count} - 1}) {
-      Bytes other = block;
-      other[at + 4 + i] ^= 1;
+    for (const unsigned i : {0u, sample.count - 1}) {
+      Bytes other = sample.block;
+      other[sample.at + 4 + i] ^= 1;
       EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kOk) << set;
-      std::size_t differences = 0;
-      for (std::size_t k = 0; k < symbols.size(); ++k) differences += back[k] != symbols[k];
-      EXPECT_EQ(differences, 1u) << set;
+      EXPECT_EQ(sample.num_differences(back), 1u) << set;
     }
   }
   kernels::select_kernel_set("best");
+}
+
+TEST(SymbolBlock, PlacedSymbolsOfTwoStreams) {
+  const BlockWithRareSymbols sample(1.0);
+  ASSERT_EQ(sample.block[0], 2 + 32 + 64);
+  ASSERT_FALSE(sample.frequencies.has_escape());
+  Bytes back(sample.symbols.size());
+  for (const std::string& set : kernels::kernel_sets()) {
+    kernels::select_kernel_set(set);
+    EXPECT_EQ(encode(sample.symbols, EntropyCoder::kRans), sample.block) << set;
+    EXPECT_EQ(BlockDecoder().decode(sample.block, back), DecodeStatus::kOk) << set;
+    EXPECT_EQ(back, sample.symbols) << set;
+  }
+  kernels::select_kernel_set("best");
+  Bytes other = sample.block;
+  other[sample.at + 4] ^= 1;  // the first value
+  EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kOk);
+  EXPECT_EQ(sample.num_differences(back), 1u);
+  other = sample.block;  // all gaps as large as can be: the places are behind the end
+  std::fill_n(other.begin() + static_cast<std::ptrdiff_t>(sample.at + 4 + sample.count),
+              2 * sample.count, std::uint8_t{0xff});
+  EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kBadFinalState);
+  other = sample.block;  // more of them than there are bytes
+  other[sample.at + 3] = 0xff;
+  EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kTruncated);
+  // Places go with a table of their own that has no escape, and with rANS.
+  const SharedTable shared = make_shared_table(to_weights(count_bytes(sample.symbols)));
+  other = sample.block;
+  other[0] += 16;
+  EXPECT_EQ(BlockDecoder(&shared).decode(other, back), DecodeStatus::kBadMethod);
+  for (const int method : {0, 1, 3, 4}) {
+    other[0] = static_cast<std::uint8_t>(method + 64);
+    EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kBadMethod) << method;
+  }
+  other = BlockWithRareSymbols(0.45).block;
+  other[0] += 64;
+  EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kBadTable);
 }
 
 TEST(SymbolBlock, RandomBytesNeverCrash) {
@@ -146,7 +198,7 @@ TEST(SymbolBlock, RandomBytesNeverCrash) {
   for (int trial = 0; trial < 20000; ++trial) {
     Bytes bytes(random() % 300);
     for (auto& b : bytes) b = static_cast<std::uint8_t>(random());
-    if (!bytes.empty()) bytes[0] = static_cast<std::uint8_t>(random() % 7 + random() % 4 * 16);
+    if (!bytes.empty()) bytes[0] = static_cast<std::uint8_t>(random() % 7 + random() % 8 * 16);
     Bytes symbols(random() % 2000);
     decoder.decode(bytes, symbols);
   }
