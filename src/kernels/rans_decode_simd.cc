@@ -8,6 +8,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include "kernels/dispatch.h"
 #include "kernels/rans.h"
 #include "kernels/rans_scalar.h"
 
@@ -30,6 +31,16 @@ struct TakeTable {
   }
 };
 inline constexpr TakeTable kTake;
+
+inline DecodeStatus decode_pair_scalar(std::span<const std::uint8_t> bytes,
+                                       std::span<std::uint8_t> symbols,
+                                       std::span<const std::uint8_t> more_bytes,
+                                       std::span<std::uint8_t> more_symbols,
+                                       const RansDecodeTable& table) noexcept {
+  const DecodeStatus status = rans_decode_scalar(bytes, table, symbols);
+  if (status != DecodeStatus::kOk) return status;
+  return rans_decode_scalar(more_bytes, table, more_symbols);
+}
 
 }  // namespace slimgrad::rans
 #endif  // SLIMGRAD_KERNELS_RANS_DECODE_SIMD_ONCE_
@@ -290,9 +301,7 @@ DecodeStatus decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& 
 DecodeStatus decode_pair(std::span<const std::uint8_t> bytes, std::span<std::uint8_t> symbols,
                          std::span<const std::uint8_t> more_bytes,
                          std::span<std::uint8_t> more_symbols, const RansDecodeTable& table) {
-  const DecodeStatus status = rans_decode_scalar(bytes, table, symbols);
-  if (status != DecodeStatus::kOk) return status;
-  return rans_decode_scalar(more_bytes, table, more_symbols);
+  return decode_pair_scalar(bytes, symbols, more_bytes, more_symbols, table);
 }
 #endif
 
@@ -309,6 +318,7 @@ HWY_EXPORT(decode_pair);
 DecodeStatus rans_decode(std::span<const std::uint8_t> bytes, const RansDecodeTable& table,
                          std::span<std::uint8_t> symbols) noexcept {
   using namespace rans;
+  if (kernels::use_scalar()) return rans_decode_scalar(bytes, table, symbols);
   return HWY_DYNAMIC_DISPATCH(decode)(bytes, table, symbols);
 }
 
@@ -317,6 +327,8 @@ DecodeStatus rans_decode_pair(std::span<const std::uint8_t> bytes, std::span<std
                               std::span<std::uint8_t> more_symbols,
                               const RansDecodeTable& table) noexcept {
   using namespace rans;
+  if (kernels::use_scalar())
+    return decode_pair_scalar(bytes, symbols, more_bytes, more_symbols, table);
   return HWY_DYNAMIC_DISPATCH(decode_pair)(bytes, symbols, more_bytes, more_symbols, table);
 }
 

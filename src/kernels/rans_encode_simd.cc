@@ -6,6 +6,7 @@
 // After foreach_target, as Highway asks.
 #include <hwy/highway.h>
 
+#include "kernels/dispatch.h"
 #include "kernels/rans.h"
 #include "kernels/rans_scalar.h"
 
@@ -159,6 +160,7 @@ std::span<const std::uint8_t> rans_encode(std::span<const std::uint8_t> symbols,
                                           const RansEncodeTable& table,
                                           std::span<std::uint8_t> scratch) noexcept {
   using namespace rans;
+  if (kernels::use_scalar()) return rans_encode_scalar(symbols, table, scratch);
   return HWY_DYNAMIC_DISPATCH(encode)(symbols, table, scratch);
 }
 

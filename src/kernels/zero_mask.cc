@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/dispatch.h"
 #include "kernels/zero_mask.h"
 
 #ifndef SLIMGRAD_KERNELS_ZERO_MASK_ONCE_
@@ -29,23 +30,24 @@ struct ShuffleTables {
 };
 inline constexpr ShuffleTables kShuffle;
 
-// The plain forms, for the positions after the last whole eight.
-inline std::size_t split_few(const std::uint8_t* symbols, std::size_t num_symbols,
-                             std::uint8_t zero, std::uint8_t& mask, std::uint8_t* others) noexcept {
-  std::size_t n = 0;
-  mask = 0;
-  for (std::size_t k = 0; k < num_symbols; ++k)
-    if (symbols[k] != zero) {
-      mask = static_cast<std::uint8_t>(mask | 1u << k);
-      others[n++] = static_cast<std::uint8_t>(symbols[k] - zero);
-    }
-  return n;
+// The plain forms, which are the specification: from mask `first` on, for all that are left.
+inline std::size_t split_plainly(std::span<const std::uint8_t> symbols, std::uint8_t zero,
+                                 std::size_t first, std::uint8_t* masks,
+                                 std::uint8_t* others) noexcept {
+  const std::uint8_t* const begin = others;
+  for (std::size_t i = 8 * first; i < symbols.size(); ++i) {
+    const unsigned other = symbols[i] != zero ? 1 : 0;
+    if (i % 8 == 0) masks[i / 8] = 0;
+    masks[i / 8] = static_cast<std::uint8_t>(masks[i / 8] | other << (i % 8));
+    if (other) *others++ = static_cast<std::uint8_t>(symbols[i] - zero);
+  }
+  return static_cast<std::size_t>(others - begin);
 }
 
-inline void merge_few(std::uint8_t mask, const std::uint8_t* others, std::uint8_t zero,
-                      std::uint8_t* symbols, std::size_t num_symbols) noexcept {
-  for (std::size_t k = 0; k < num_symbols; ++k)
-    symbols[k] = static_cast<std::uint8_t>(zero + (mask >> k & 1 ? *others++ : 0));
+inline void merge_plainly(const std::uint8_t* masks, const std::uint8_t* others, std::uint8_t zero,
+                          std::size_t first, std::span<std::uint8_t> symbols) noexcept {
+  for (std::size_t i = 8 * first; i < symbols.size(); ++i)
+    symbols[i] = static_cast<std::uint8_t>(zero + (masks[i / 8] >> (i % 8) & 1 ? *others++ : 0));
 }
 
 }  // namespace slimgrad::zero_mask
@@ -58,14 +60,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 std::size_t split(std::span<const std::uint8_t> symbols, std::uint8_t zero, std::uint8_t* masks,
                   std::uint8_t* others) {
   const std::uint8_t* const begin = others;
-  const std::size_t whole = symbols.size() / 8;
-#if HWY_TARGET == HWY_SCALAR
-  for (std::size_t m = 0; m < whole; ++m)
-    others += split_few(symbols.data() + 8 * m, 8, zero, masks[m], others);
-#else
+  std::size_t m = 0;
+#if HWY_TARGET != HWY_SCALAR
   const hn::FixedTag<std::uint8_t, 8> d;
   const auto zeros = hn::Set(d, zero);
-  for (std::size_t m = 0; m < whole; ++m) {
+  for (; m < symbols.size() / 8; ++m) {
     const auto x = hn::Sub(hn::LoadU(d, symbols.data() + 8 * m), zeros);
     std::uint8_t is_zero[8];  // Highway writes one byte and wants room for eight
     hn::StoreMaskBits(d, hn::Eq(x, hn::Zero(d)), is_zero);
@@ -75,31 +74,24 @@ std::size_t split(std::span<const std::uint8_t> symbols, std::uint8_t zero, std:
     others += hwy::PopCount(mask);
   }
 #endif
-  if (symbols.size() % 8 != 0)
-    others += split_few(symbols.data() + 8 * whole, symbols.size() % 8, zero, masks[whole], others);
+  others += split_plainly(symbols, zero, m, masks, others);
   return static_cast<std::size_t>(others - begin);
 }
 
 void merge(const std::uint8_t* masks, const std::uint8_t* others, std::uint8_t zero,
            std::span<std::uint8_t> symbols) {
-  const std::size_t whole = symbols.size() / 8;
-#if HWY_TARGET == HWY_SCALAR
-  for (std::size_t m = 0; m < whole; ++m) {
-    merge_few(masks[m], others, zero, symbols.data() + 8 * m, 8);
-    others += std::popcount(masks[m]);
-  }
-#else
+  std::size_t m = 0;
+#if HWY_TARGET != HWY_SCALAR
   const hn::FixedTag<std::uint8_t, 8> d;
   const auto zeros = hn::Set(d, zero);
-  for (std::size_t m = 0; m < whole; ++m) {
+  for (; m < symbols.size() / 8; ++m) {
     const auto shuffle = hn::Load(d, kShuffle.to_place[masks[m]]);
     const auto placed = hn::TableLookupBytesOr0(hn::LoadU(d, others), shuffle);
     hn::StoreU(hn::Add(placed, zeros), d, symbols.data() + 8 * m);
     others += hwy::PopCount(masks[m]);
   }
 #endif
-  if (symbols.size() % 8 != 0)
-    merge_few(masks[whole], others, zero, symbols.data() + 8 * whole, symbols.size() % 8);
+  merge_plainly(masks, others, zero, m, symbols);
 }
 
 }  // namespace slimgrad::zero_mask::HWY_NAMESPACE
@@ -115,6 +107,7 @@ HWY_EXPORT(merge);
 std::size_t split_zeros(std::span<const std::uint8_t> symbols, std::uint8_t zero,
                         std::span<std::uint8_t> masks, std::span<std::uint8_t> others) noexcept {
   using namespace zero_mask;
+  if (kernels::use_scalar()) return split_plainly(symbols, zero, 0, masks.data(), others.data());
   return HWY_DYNAMIC_DISPATCH(split)(symbols, zero, masks.data(), others.data());
 }
 
@@ -133,6 +126,7 @@ std::size_t count_others(std::span<const std::uint8_t> masks, std::size_t num_sy
 void merge_zeros(std::span<const std::uint8_t> masks, std::span<const std::uint8_t> others,
                  std::uint8_t zero, std::span<std::uint8_t> symbols) noexcept {
   using namespace zero_mask;
+  if (kernels::use_scalar()) return merge_plainly(masks.data(), others.data(), zero, 0, symbols);
   HWY_DYNAMIC_DISPATCH(merge)(masks.data(), others.data(), zero, symbols);
 }
 
