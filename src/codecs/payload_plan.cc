@@ -64,13 +64,21 @@ float scale_of(const EncodeOptions& options, const MagnitudeRange& range, double
                            : automatic_scale(range, largest_code);
 }
 
+std::span<const float> as_floats(std::span<const float> values) { return values; }
+
+template <typename T>
+std::vector<float> as_floats(std::span<const T> values) {
+  std::vector<float> floats(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    floats[i] = std::bit_cast<float>(kernels::float_bits(values[i]));
+  return floats;
+}
+
 // The law's shape and scale in the form exp(-(|x| / scale)^shape). False if there is nothing to
 // fit, or no fit: all magnitudes equal.
 template <typename T>
 bool fit_model(std::span<const T> values, PayloadInfo& info) {
-  std::vector<float> floats(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i)
-    floats[i] = std::bit_cast<float>(kernels::float_bits(values[i]));
+  const auto floats = as_floats(values);
   double shape = 2, scale = 1;
   try {
     if (info.model == TableModel::kNormal) {
