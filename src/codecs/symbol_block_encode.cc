@@ -133,7 +133,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_constant(std::uint8_t 
 // the sample did not see.
 ByteCounts BlockEncoder::State::count(std::span<const std::uint8_t> symbols, CountedFrom& from) {
   const std::size_t runs = num_runs(sample_size);
-  if (from == CountedFrom::kAll || symbols.size() <= 2 * runs * kSampleRun) {
+  if (from == CountedFrom::kAll || symbols.size() < 2 * runs * kSampleRun) {
     from = CountedFrom::kAll;
     return count_bytes(symbols);
   }
