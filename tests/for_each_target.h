@@ -1,22 +1,18 @@
 #ifndef SLIMGRAD_TESTS_FOR_EACH_TARGET_H_
 #define SLIMGRAD_TESTS_FOR_EACH_TARGET_H_
 
-#include <cstdint>
-
-#include <hwy/highway.h>
+#include "kernels/dispatch.h"
 
 namespace slimgrad {
 
-// Calls f once for every target of the kernels that this machine can run.
+// Calls f once for every set of kernels that this machine can run, with its name.
 template <class F>
 void for_each_target(F f) {
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    f(hwy::TargetName(target));
+  for (const std::string& set : kernels::kernel_sets()) {
+    kernels::select_kernel_set(set);
+    f(set.c_str());
   }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  kernels::select_kernel_set("best");
 }
 
 }  // namespace slimgrad

@@ -84,8 +84,8 @@ std::uint64_t encode_bound(const TensorView& tensor);
 // Into memory of the caller; returns the size. Throws InvalidArgument if `out` is too small.
 std::size_t encode_into(const TensorView& tensor, const EncodeOptions& options,
                         std::span<std::uint8_t> out);
-// Throws InvalidArgument unless out.size() == inspect(payload).num_bytes(). After a PayloadError
-// the contents of `out` are unspecified.
+// Throws InvalidArgument unless out.size() == inspect(payload).num_bytes(); `out` has to be aligned
+// for the values. After a PayloadError its contents are unspecified.
 void decode_into(std::span<const std::uint8_t> payload, std::span<std::uint8_t> out);
 
 // The same for callers with threads of their own:
@@ -121,14 +121,16 @@ class PayloadEncoder {
 };
 
 // When the checksum is compared: by the constructor, or by verify(), which the caller must then
-// call after the last run() and before using the values. kLast is faster, as the payload comes from
-// memory while blocks are decoded, and for the checksum from a cache. Whatever is found wrong with
-// a payload whose checksum is wrong, both say that the checksum is.
+// call after the last run() and before using the values, or believing info(). kLast is faster, as
+// the payload comes from memory while blocks are decoded, and for the checksum from a cache. The
+// errors are the same: behind magic and version, if the checksum is wrong they say so, whatever
+// else is.
 enum class Verification { kFirst, kLast };
 
-// The payload must outlive the decoder. The constructor checks everything but the blocks; run()
-// throws PayloadError for a block that does not decode, and writes only to the part of `out`, which
-// has info().num_bytes() bytes, that its blocks make up.
+// The payload must outlive the decoder. The constructor checks everything but the blocks, and with
+// kLast the checksum; run() throws PayloadError for a block that does not decode, and writes only
+// to the part of `out`, which has info().num_bytes() bytes and is aligned for the type of the
+// values, that its blocks make up.
 class PayloadDecoder {
  public:
   explicit PayloadDecoder(std::span<const std::uint8_t> payload,
@@ -138,7 +140,7 @@ class PayloadDecoder {
   const PayloadInfo& info() const;
   std::size_t num_blocks() const;  // of a raw payload, pieces
   void run(std::size_t first, std::size_t last, std::span<std::uint8_t> out) const;
-  // Throws PayloadError if the checksum is wrong and was not compared before.
+  // With kLast: throws PayloadError if the checksum is wrong. Compares it anew every time.
   void verify() const;
 
  private:

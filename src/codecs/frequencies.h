@@ -33,8 +33,9 @@ enum class CountedFrom { kAll, kSample };
 std::optional<RansFrequencies> choose_frequencies(const Weights& weights,
                                                   CountedFrom from = CountedFrom::kAll);
 
-// Without frequencies for the rarest symbols, whose values and places are to travel. Nothing if
-// those would take more than 0.3 % of the code.
+// Without frequencies for the rarest symbols, whose values and places are to travel. Nothing if the
+// weights' places would take more than 0.3 % of their code, if the weights add up to less than
+// 2^16, or if fewer than two symbols are common.
 std::optional<RansFrequencies> choose_common_frequencies(const Weights& weights);
 
 // The table in few bits: whether there is an escape, 1 bit, and which, 8 bits; the first and last

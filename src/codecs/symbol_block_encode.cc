@@ -79,6 +79,13 @@ std::optional<std::uint8_t> dominant_symbol(std::span<const std::uint8_t> symbol
   return static_cast<std::uint8_t>(commonest - counts.begin());
 }
 
+// Whether a sample can tell that the shared table has a code for every symbol: if it has one for
+// each that there is, or an escape.
+bool knows_all(const SharedTable& shared) {
+  const auto& frequency = shared.frequencies.frequency;
+  return shared.frequencies.has_escape() || std::ranges::count(frequency, 0) == 0;
+}
+
 // Whether the shared table gives every symbol that occurs a code.
 bool covers(const SharedTable& shared, EntropyCoder coder, const ByteCounts& counts) {
   const bool rans = coder == EntropyCoder::kRans;
@@ -99,7 +106,7 @@ ByteSet rare_symbols(const RansFrequencies& frequencies) {
 }
 
 // Whether a symbol without a frequency may occur.
-bool may_lack(const RansFrequencies& frequencies, const ByteCounts& counts, CountedFrom from) {
+bool may_have_rare(const RansFrequencies& frequencies, const ByteCounts& counts, CountedFrom from) {
   for (int s = 0; s < 256; ++s)
     if (frequencies.frequency[s] == 0 && (counts[s] > 0 || from == CountedFrom::kSample))
       return true;
@@ -129,8 +136,8 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_constant(std::uint8_t 
   return out.first(2);
 }
 
-// The counts of all symbols, or of a sample if the coder can do with one: rANS has escapes for what
-// the sample did not see.
+// The counts of all symbols, or of a sample if the coder can do with one: rANS has escapes, or
+// places, for what the sample did not see.
 ByteCounts BlockEncoder::State::count(std::span<const std::uint8_t> symbols, CountedFrom& from) {
   const std::size_t runs = num_runs(sample_size);
   if (from == CountedFrom::kAll || symbols.size() < 2 * runs * kSampleRun) {
@@ -158,15 +165,18 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
                                       : common   ? *common
                                                  : *choose_frequencies(weights, from);
   std::size_t num_rare = 0;
-  if (common && may_lack(frequencies, counts, from))
+  if (common && may_have_rare(frequencies, counts, from))
     num_rare = copy_placed(symbols, rare_symbols(frequencies),
                            at_least(rare_values, most_placed(symbols.size())).data(),
                            at_least(rare_gaps, kGapBytes * most_placed(symbols.size())).data());
   else if (frequencies.has_escape())
     num_rare = copy_escapes(symbols, rare_symbols(frequencies),
                             at_least(rare_values, symbols.size()).data());
-  // A sample so wrong is of symbols that change from place to place.
-  if (from == CountedFrom::kSample && num_rare > symbols.size() / 64)
+  // A sample so wrong is of symbols that change from place to place. Placed ones cost more.
+  const std::size_t most_rare =
+      common ? static_cast<std::size_t>(coded_bytes(frequencies) / 128) / (1 + kGapBytes)
+             : symbols.size() / 64;
+  if (from == CountedFrom::kSample && num_rare > most_rare)
     return encode_rans(symbols, count_bytes(symbols), CountedFrom::kAll, use_shared, level);
   const bool placed = common && num_rare > 0;
   const bool paired = coded_bytes(frequencies) >= kPairedBytes;
@@ -265,7 +275,8 @@ std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::u
   if (const auto zero = may_be_sparse ? dominant_symbol(symbols) : std::nullopt) {
     block = encode_sparse(symbols, *zero, depth);
   } else {
-    CountedFrom from = coder == EntropyCoder::kRans ? CountedFrom::kSample : CountedFrom::kAll;
+    const bool may_sample = coder == EntropyCoder::kRans && (!may_share || knows_all(*shared));
+    CountedFrom from = may_sample ? CountedFrom::kSample : CountedFrom::kAll;
     const ByteCounts counts = count(symbols, from);
     const std::size_t num_counted = from == CountedFrom::kSample ? sample.size() : symbols.size();
     const auto commonest = std::max_element(counts.begin(), counts.end());

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "kernels/dispatch.h"
 #include "kernels/escapes.h"
@@ -14,7 +15,7 @@
 #define SLIMGRAD_KERNELS_ESCAPES_ONCE_
 namespace slimgrad::escapes {
 
-// The specifications; also what is done after the last whole vector.
+// The specifications; also what is done after the last whole group of 64.
 inline void copy_few(std::span<const std::uint8_t> symbols, const ByteSet& rare,
                      std::uint8_t*& values) noexcept {
   for (const std::uint8_t symbol : symbols)
@@ -73,10 +74,11 @@ using V = hn::Vec<D>;
 template <class Marks>
 HWY_INLINE std::uint64_t marked(std::size_t i, Marks marks) {
   const D d;
-  std::uint64_t bits = 0;
-  auto* const to = reinterpret_cast<std::uint8_t*>(&bits);
+  std::uint8_t bytes[16];  // Highway wants room for eight at each
   for (std::size_t v = 0; v < 64; v += hn::Lanes(d))
-    hn::StoreMaskBits(d, hn::Ne(marks(i + v), hn::Zero(d)), to + v / 8);
+    hn::StoreMaskBits(d, hn::Ne(marks(i + v), hn::Zero(d)), bytes + v / 8);
+  std::uint64_t bits;
+  std::memcpy(&bits, bytes, sizeof(bits));
   return bits;
 }
 

@@ -1,5 +1,5 @@
 // Plain C++ that is compiled for several targets, because the shifts of BMI2 make it a third
-// faster. What was compiled for every CPU of the architecture is the scalar version.
+// faster. The one for the plainest target is the scalar version.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/huffman.cc"
 #include <hwy/foreach_target.h>

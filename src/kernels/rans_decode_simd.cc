@@ -175,8 +175,8 @@ struct Stream {
 };
 
 // The loops below work on local vectors: the compiler does not keep vectors inside a struct in
-// registers. They come to the end of a stream in some dozens of steps, each of as many groups as
-// are safe; a check in every group would cost more.
+// registers. They come to the end of a stream in steps, each of as many groups as are safe, some
+// dozens if symbols have several bits; a check in every group would cost more.
 HWY_INLINE void decode_one(const std::uint32_t* slots, Stream& s) {
   Above a[4];
   V32 x0 = s.load(0, a[0]), x1 = s.load(1, a[1]), x2 = s.load(2, a[2]), x3 = s.load(3, a[3]);

@@ -36,6 +36,17 @@ TEST(Checksum, IsThatOfXxhashAtAllAlignments) {
   }
 }
 
+// What the sums are of does not tell which version made them; this does.
+TEST(Checksum, UsesOnlyTheSelectedKernelSet) {
+  for (const std::string& set : kernels::kernel_sets()) {
+    kernels::select_kernel_set(set);
+    EXPECT_EQ(kernels::use_scalar(), set == "scalar") << set;
+    EXPECT_EQ(kernels::use_avx2(), set.starts_with("avx")) << set;
+  }
+  kernels::select_kernel_set("best");
+  EXPECT_FALSE(kernels::use_scalar());
+}
+
 // The example of the empty input in xxHash's own documentation of the algorithm.
 TEST(Checksum, OfNothing) { EXPECT_EQ(checksum({}), 0x2d06800538d394c2u); }
 

@@ -6,6 +6,7 @@
 
 #include "codecs/symbols.h"
 #include "kernels/dispatch.h"
+#include "kernels/escapes.h"
 
 namespace slimgrad {
 namespace {
@@ -76,28 +77,100 @@ TEST(SymbolBlock, SharedTable) {
   EXPECT_THROW(make_shared_table({}), InvalidArgument);
 }
 
+// In a block so large that only a sample is counted, one symbol that the table does not know.
+TEST(SymbolBlock, SharedTableAndOneSymbolThatNoSampleSees) {
+  Bytes symbols = uniform_codes(4, kDefaultBlockSymbols);
+  const SharedTable shared = make_shared_table(to_weights(count_bytes(symbols)));
+  ASSERT_FALSE(shared.frequencies.has_escape());
+  for (const std::size_t place : {300u, 100000u, 262143u}) {
+    symbols[place] = 77;
+    Bytes back(symbols.size());
+    EXPECT_EQ(BlockDecoder(&shared).decode(encode(symbols, EntropyCoder::kRans, &shared), back),
+              DecodeStatus::kOk);
+    EXPECT_EQ(back, symbols) << place;
+  }
+}
+
+// Symbols between the runs of the sample: a few are placed, also over far distances; if they are
+// many, all are counted.
+TEST(SymbolBlock, SymbolsThatNoSampleSees) {
+  const Bytes common = uniform_codes(64, kDefaultBlockSymbols);
+  const auto with_others = [&](std::size_t first, std::size_t stride) {
+    Bytes symbols = common;
+    std::uint8_t other = 0;
+    for (std::size_t i = first; i < symbols.size(); i += stride)
+      if (i % 1024 >= 256) symbols[i] = static_cast<std::uint8_t>(4 * other++ + 1);
+    return symbols;
+  };
+  const Bytes far = with_others(5 + 300, 1000 * 199), some = with_others(700, 4096),
+              many = with_others(700, 128);
+  expect_round_trip(far);
+  expect_round_trip(some);
+  expect_round_trip(many);
+  EXPECT_EQ(encode(far, EntropyCoder::kRans)[0], 2 + 32 + 64);
+  EXPECT_EQ(encode(some, EntropyCoder::kRans)[0], 2 + 32 + 64);
+  for (const Bytes& symbols : {far, some, many}) {
+    const double entropy = entropy_bits(to_weights(count_bytes(symbols))) / 8;
+    EXPECT_LT(encode(symbols, EntropyCoder::kRans).size(), 1.005 * entropy);
+  }
+}
+
+void expect_damage_is_noticed(const Bytes& symbols, const Bytes& block) {
+  BlockDecoder decoder;
+  Bytes back(symbols.size());
+  EXPECT_EQ(decoder.decode(block, back), DecodeStatus::kOk);
+  EXPECT_EQ(back, symbols);
+  for (std::size_t size = 0; size < block.size(); ++size) {
+    const Bytes cut(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(size));
+    EXPECT_NE(decoder.decode(cut, back), DecodeStatus::kOk) << size;
+  }
+  for (std::size_t bit = 0; bit < 8 * block.size(); ++bit) {
+    Bytes flipped = block;
+    flipped[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
+    // Not every flip can be seen without a checksum, but none may go unnoticed and be right.
+    if (decoder.decode(flipped, back) == DecodeStatus::kOk) {
+      EXPECT_NE(back, symbols) << bit;
+    }
+  }
+}
+
 TEST(SymbolBlock, EveryTruncationAndBitFlip) {
   for (const EntropyCoder coder : {EntropyCoder::kRans, EntropyCoder::kHuffman})
     for (const double pruned : {0.0, 0.85}) {
       const Bytes symbols = gennorm_codes(0.8, 2500, pruned);
       const Bytes block = encode(symbols, coder);
       ASSERT_LT(block.size(), symbols.size());
-      BlockDecoder decoder;
-      for (std::size_t size = 0; size < block.size(); ++size) {
-        const Bytes cut(block.begin(), block.begin() + size);
-        Bytes back(symbols.size());
-        EXPECT_NE(decoder.decode(cut, back), DecodeStatus::kOk) << size;
-      }
-      for (std::size_t bit = 0; bit < 8 * block.size(); ++bit) {
-        Bytes flipped = block;
-        flipped[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
-        Bytes back(symbols.size());
-        // Not every flip can be seen without a checksum, but none may go unnoticed and be right.
-        if (decoder.decode(flipped, back) == DecodeStatus::kOk) {
-          EXPECT_NE(back, symbols) << bit;
-        }
-      }
+      expect_damage_is_noticed(symbols, block);
     }
+}
+
+// Smaller than the encoder would write one.
+TEST(SymbolBlock, EveryTruncationAndBitFlipOfPlacedSymbols) {
+  const Bytes symbols = gennorm_codes(0.8, 2500);
+  Weights weights = to_weights(count_bytes(symbols));
+  ByteSet rare;
+  for (int s = 0; s < 256; ++s)
+    if (weights[s] < 4) {
+      weights[s] = 0;
+      rare.insert(static_cast<std::uint8_t>(s));
+    }
+  const RansFrequencies frequencies = fit_frequencies(weights).value();
+  Bytes values(most_placed(symbols.size())), gaps(2 * values.size());
+  const std::size_t count = copy_placed(symbols, rare, values.data(), gaps.data());
+  ASSERT_GT(count, 10u);
+  auto table = std::make_unique<RansEncodeTable>();
+  build_encode_table(frequencies, *table);
+  Bytes scratch(rans_encode_bound(symbols.size())), block(300);
+  block[0] = 2 + 64;
+  BitWriter writer{std::span(block).subspan(1)};
+  write_frequencies(frequencies, writer);
+  block.resize(1 + writer.num_bytes());
+  for (int i = 0; i < 4; ++i) block.push_back(static_cast<std::uint8_t>(count >> 8 * i));
+  block.insert(block.end(), values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count));
+  block.insert(block.end(), gaps.begin(), gaps.begin() + static_cast<std::ptrdiff_t>(2 * count));
+  const auto stream = rans_encode(symbols, *table, scratch);
+  block.insert(block.end(), stream.begin(), stream.end());
+  expect_damage_is_noticed(symbols, block);
 }
 
 // A block of two streams with rare symbols, and where in it their number is.
