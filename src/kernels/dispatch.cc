@@ -81,7 +81,7 @@ bool use_avx2() noexcept {
   constexpr std::int64_t kHaveIt = HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL;
   std::int64_t usable = usable_targets.load(std::memory_order_relaxed);
   if (usable == 0) {
-    // Asks the CPU, which leaves a virtual machine several times: far longer than a checksum.
+    // Asks the CPU, which leaves a virtual machine several times: some 20 microseconds.
     usable = hwy::SupportedTargets();
     usable_targets.store(usable, std::memory_order_relaxed);
   }
