@@ -23,6 +23,18 @@ SharedTable make_shared_table(const Weights& weights) {
   return {*choose_frequencies(weights), huffman_lengths(weights)};
 }
 
+namespace {
+
+// How a block is coded with rANS.
+struct RansPlan {
+  RansFrequencies frequencies;
+  std::size_t num_rare;  // symbols that travel beside the streams
+  bool placed;           // with their places
+  bool paired;           // two streams
+};
+
+}  // namespace
+
 struct BlockEncoder::State {
   // Buffers of one depth of sparse nesting. The block is built at the end of `scratch`, backwards.
   struct Level {
@@ -42,9 +54,10 @@ struct BlockEncoder::State {
   ByteCounts count(std::span<const std::uint8_t> symbols, CountedFrom& from);
   std::span<const std::uint8_t> encode_raw(std::span<const std::uint8_t> symbols, Level& level);
   std::span<const std::uint8_t> encode_constant(std::uint8_t symbol, Level& level);
+  RansPlan plan_rans(std::span<const std::uint8_t> symbols, const ByteCounts& counts,
+                     CountedFrom from, bool use_shared);
   std::span<const std::uint8_t> encode_rans(std::span<const std::uint8_t> symbols,
-                                            const ByteCounts& counts, CountedFrom from,
-                                            bool use_shared, Level& level);
+                                            const RansPlan& plan, bool use_shared, Level& level);
   std::span<const std::uint8_t> encode_huffman(std::span<const std::uint8_t> symbols,
                                                const ByteCounts& counts, bool use_shared,
                                                Level& level);
@@ -151,9 +164,10 @@ ByteCounts BlockEncoder::State::count(std::span<const std::uint8_t> symbols, Cou
   return count_bytes(sample);
 }
 
-std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
-    std::span<const std::uint8_t> symbols, const ByteCounts& counts, CountedFrom from,
-    bool use_shared, Level& level) {
+// Also takes the rare symbols out, into rare_values and rare_gaps.
+RansPlan BlockEncoder::State::plan_rans(std::span<const std::uint8_t> symbols,
+                                        const ByteCounts& counts, CountedFrom from,
+                                        bool use_shared) {
   const Weights weights = to_weights(counts);
   const double counted = from == CountedFrom::kSample ? sample.size() : symbols.size();
   const auto coded_bytes = [&](const RansFrequencies& f) {
@@ -164,37 +178,40 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
   const RansFrequencies frequencies = use_shared ? shared->frequencies
                                       : common   ? *common
                                                  : *choose_frequencies(weights, from);
-  std::size_t num_rare = 0;
-  if (common && may_have_rare(frequencies, counts, from))
+  const double bytes = coded_bytes(frequencies);
+  std::size_t num_rare = 0, most_rare = symbols.size() / 64;
+  if (common && may_have_rare(frequencies, counts, from)) {
     num_rare = copy_placed(symbols, rare_symbols(frequencies),
                            at_least(rare_values, most_placed(symbols.size())).data(),
                            at_least(rare_gaps, kGapBytes * most_placed(symbols.size())).data());
-  else if (frequencies.has_escape())
+    most_rare = static_cast<std::size_t>(bytes / 128) / (1 + kGapBytes);  // places cost more
+  } else if (frequencies.has_escape()) {
     num_rare = copy_escapes(symbols, rare_symbols(frequencies),
                             at_least(rare_values, symbols.size()).data());
-  // A sample so wrong is of symbols that change from place to place. Placed ones cost more.
-  const std::size_t most_rare =
-      common ? static_cast<std::size_t>(coded_bytes(frequencies) / 128) / (1 + kGapBytes)
-             : symbols.size() / 64;
+  }
+  // A sample so wrong is of symbols that change from place to place.
   if (from == CountedFrom::kSample && num_rare > most_rare)
-    return encode_rans(symbols, count_bytes(symbols), CountedFrom::kAll, use_shared, level);
-  const bool placed = common && num_rare > 0;
-  const bool paired = coded_bytes(frequencies) >= kPairedBytes;
+    return plan_rans(symbols, count_bytes(symbols), CountedFrom::kAll, use_shared);
+  return {frequencies, num_rare, common && num_rare > 0, bytes >= kPairedBytes};
+}
+
+std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
+    std::span<const std::uint8_t> symbols, const RansPlan& plan, bool use_shared, Level& level) {
   std::array<std::uint8_t, kMaxBlockHeader> header;
   std::size_t header_size = 1;
-  header[0] = static_cast<std::uint8_t>(static_cast<int>(BlockMethod::kRans) +
-                                        (use_shared ? kSharedFlag : 0) +
-                                        (paired ? kPairedFlag : 0) + (placed ? kPlacedFlag : 0));
+  header[0] = static_cast<std::uint8_t>(
+      static_cast<int>(BlockMethod::kRans) + (use_shared ? kSharedFlag : 0) +
+      (plan.paired ? kPairedFlag : 0) + (plan.placed ? kPlacedFlag : 0));
   if (!use_shared) {
     BitWriter writer{std::span(header).subspan(1)};
-    write_frequencies(frequencies, writer);
+    write_frequencies(plan.frequencies, writer);
     header_size += writer.num_bytes();
-    build_encode_table(frequencies, rans);
+    build_encode_table(plan.frequencies, rans);
   }
   const RansEncodeTable& table = use_shared ? shared_rans : rans;
   const std::span<std::uint8_t> scratch =
       at_least(level.scratch, rans_encode_bound(symbols.size()) + rans_encode_bound(0) +
-                                  kMaxBlockHeader + (1 + kGapBytes) * num_rare);
+                                  kMaxBlockHeader + (1 + kGapBytes) * plan.num_rare);
   // Everything is written backwards, as rANS writes.
   std::uint8_t* begin = scratch.data() + scratch.size();
   const std::uint8_t* const end = begin;
@@ -206,7 +223,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
     const auto room = scratch.first(static_cast<std::size_t>(begin - scratch.data()));
     begin = const_cast<std::uint8_t*>(rans_encode(part, table, room).data());
   };
-  if (paired) {
+  if (plan.paired) {
     const std::size_t first = symbols.size() / (2 * kRansStates) * kRansStates;
     prepend_stream(symbols.subspan(first));
     const std::uint8_t* const second = begin;
@@ -215,10 +232,10 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_rans(
   } else {
     prepend_stream(symbols);
   }
-  if (placed) prepend(rare_gaps.data(), kGapBytes * num_rare);
-  if (placed || frequencies.has_escape()) {
-    prepend(rare_values.data(), num_rare);
-    prepend_size(num_rare);
+  if (plan.placed) prepend(rare_gaps.data(), kGapBytes * plan.num_rare);
+  if (plan.placed || plan.frequencies.has_escape()) {
+    prepend(rare_values.data(), plan.num_rare);
+    prepend_size(plan.num_rare);
   }
   prepend(header.data(), header_size);
   return {begin, end};
@@ -287,7 +304,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::u
     else if (may_be_sparse && pays_as_mask(*commonest, num_counted))
       block = encode_sparse(symbols, symbol, depth);
     else if (coder == EntropyCoder::kRans)
-      block = encode_rans(symbols, counts, from, use_shared, level);
+      block = encode_rans(symbols, plan_rans(symbols, counts, from, use_shared), use_shared, level);
     else
       block = encode_huffman(symbols, counts, use_shared, level);
   }
