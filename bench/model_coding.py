@@ -9,7 +9,6 @@ timed, so it comes out the same on every run of the same build.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 
 from bench.suite_coding import weight_gradients
-from bench.timing import commit
+from bench.timing import write_json
 
 LAWS = ["normal", "laplace", "gennorm"]
 
@@ -96,10 +95,7 @@ def main() -> None:
     print(markdown(rows))
     if arguments.out:
         command = "python -m bench.model_coding " + " ".join(sys.argv[1:])
-        versions = {"commit": commit(), "torch": torch.__version__}
-        record = {"command": command, **versions, "rows": rows}
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(arguments.out, command, rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 
 import torch
@@ -80,7 +80,7 @@ def commit() -> str:
 
 
 def write_json(path: Path, command: str, rows: list) -> None:
-    """The rows, which are dataclasses, with what is needed to make them again."""
+    """The rows, dataclasses or dictionaries, with what is needed to make them again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "command": command,
@@ -88,6 +88,6 @@ def write_json(path: Path, command: str, rows: list) -> None:
         "cpu": _cpu_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "rows": [asdict(row) for row in rows],
+        "rows": [asdict(row) if is_dataclass(row) else row for row in rows],
     }
     path.write_text(json.dumps(record, indent=1) + "\n")

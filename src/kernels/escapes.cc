@@ -16,10 +16,11 @@
 namespace slimgrad::escapes {
 
 // The specifications; also what is done after the last whole group of 64.
-inline void copy_few(std::span<const std::uint8_t> symbols, const ByteSet& rare,
-                     std::uint8_t*& values) noexcept {
-  for (const std::uint8_t symbol : symbols)
-    if (rare.contains(symbol)) *values++ = symbol;
+template <class Use>
+void for_each_rare_plainly(std::span<const std::uint8_t> symbols, const ByteSet& rare,
+                           std::size_t first, Use use) noexcept {
+  for (std::size_t i = first; i < symbols.size(); ++i)
+    if (rare.contains(symbols[i])) use(i);
 }
 
 inline bool put_few(std::span<std::uint8_t> symbols, std::uint8_t escape,
@@ -52,12 +53,6 @@ struct PlacedWriter {
     next = place + 1;
   }
 };
-
-inline void place_few(std::span<const std::uint8_t> symbols, const ByteSet& rare, std::size_t first,
-                      PlacedWriter& to) noexcept {
-  for (std::size_t i = first; i < symbols.size(); ++i)
-    if (rare.contains(symbols[i])) to.add(symbols, i);
-}
 
 }  // namespace slimgrad::escapes
 #endif  // SLIMGRAD_KERNELS_ESCAPES_ONCE_
@@ -136,16 +131,15 @@ HWY_INLINE std::size_t for_each_rare([[maybe_unused]] std::span<const std::uint8
 
 std::size_t copy(std::span<const std::uint8_t> symbols, const ByteSet& rare, std::uint8_t* values) {
   const std::uint8_t* const begin = values;
-  const std::size_t done =
-      for_each_rare(symbols, rare, [&](std::size_t i) { *values++ = symbols[i]; });
-  copy_few(symbols.subspan(done), rare, values);
+  const auto use = [&](std::size_t i) { *values++ = symbols[i]; };
+  for_each_rare_plainly(symbols, rare, for_each_rare(symbols, rare, use), use);
   return static_cast<std::size_t>(values - begin);
 }
 
 std::size_t copy_with_places(std::span<const std::uint8_t> symbols, const ByteSet& rare,
                              PlacedWriter to) {
-  const std::size_t done = for_each_rare(symbols, rare, [&](std::size_t i) { to.add(symbols, i); });
-  place_few(symbols, rare, done, to);
+  const auto use = [&](std::size_t i) { to.add(symbols, i); };
+  for_each_rare_plainly(symbols, rare, for_each_rare(symbols, rare, use), use);
   return to.count;
 }
 
@@ -184,9 +178,9 @@ std::size_t copy_escapes(std::span<const std::uint8_t> symbols, const ByteSet& r
                          std::uint8_t* values) noexcept {
   using namespace escapes;
   if (!kernels::use_scalar()) return HWY_DYNAMIC_DISPATCH(copy)(symbols, rare, values);
-  std::uint8_t* end = values;
-  copy_few(symbols, rare, end);
-  return static_cast<std::size_t>(end - values);
+  std::size_t count = 0;
+  for_each_rare_plainly(symbols, rare, 0, [&](std::size_t i) { values[count++] = symbols[i]; });
+  return count;
 }
 
 bool put_escapes(std::span<std::uint8_t> symbols, std::uint8_t escape,
@@ -201,7 +195,7 @@ std::size_t copy_placed(std::span<const std::uint8_t> symbols, const ByteSet& ra
   using namespace escapes;
   PlacedWriter to = {values, gaps};
   if (!kernels::use_scalar()) return HWY_DYNAMIC_DISPATCH(copy_with_places)(symbols, rare, to);
-  place_few(symbols, rare, 0, to);
+  for_each_rare_plainly(symbols, rare, 0, [&](std::size_t i) { to.add(symbols, i); });
   return to.count;
 }
 

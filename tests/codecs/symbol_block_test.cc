@@ -5,7 +5,6 @@
 #include <slimgrad/error.h>
 
 #include "codecs/symbols.h"
-#include "kernels/dispatch.h"
 #include "kernels/escapes.h"
 
 namespace slimgrad {
@@ -204,8 +203,7 @@ TEST(SymbolBlock, EscapesOfTwoStreams) {
   ASSERT_TRUE(sample.frequencies.has_escape());
   const auto values = static_cast<std::ptrdiff_t>(sample.at + 4);
   Bytes back(sample.symbols.size());
-  for (const std::string& set : kernels::kernel_sets()) {
-    kernels::select_kernel_set(set);
+  for_each_target([&](const char* set) {
     EXPECT_EQ(BlockDecoder().decode(sample.block, back), DecodeStatus::kOk) << set;
     EXPECT_EQ(back, sample.symbols) << set;
     for (const unsigned count : {sample.count - 1, sample.count + 1}) {
@@ -224,8 +222,7 @@ TEST(SymbolBlock, EscapesOfTwoStreams) {
       EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kOk) << set;
       EXPECT_EQ(sample.num_differences(back), 1u) << set;
     }
-  }
-  kernels::select_kernel_set("best");
+  });
 }
 
 TEST(SymbolBlock, PlacedSymbolsOfTwoStreams) {
@@ -233,13 +230,11 @@ TEST(SymbolBlock, PlacedSymbolsOfTwoStreams) {
   ASSERT_EQ(sample.block[0], 2 + 32 + 64);
   ASSERT_FALSE(sample.frequencies.has_escape());
   Bytes back(sample.symbols.size());
-  for (const std::string& set : kernels::kernel_sets()) {
-    kernels::select_kernel_set(set);
+  for_each_target([&](const char* set) {
     EXPECT_EQ(encode(sample.symbols, EntropyCoder::kRans), sample.block) << set;
     EXPECT_EQ(BlockDecoder().decode(sample.block, back), DecodeStatus::kOk) << set;
     EXPECT_EQ(back, sample.symbols) << set;
-  }
-  kernels::select_kernel_set("best");
+  });
   Bytes other = sample.block;
   other[sample.at + 4] ^= 1;  // the first value
   EXPECT_EQ(BlockDecoder().decode(other, back), DecodeStatus::kOk);
@@ -281,8 +276,7 @@ TEST(SymbolBlock, TheSameBytesByEveryKernelSet) {
   const Bytes symbols = gennorm_codes(0.7, 70001), pruned = gennorm_codes(0.7, 70001, 0.85);
   for (const EntropyCoder coder : {EntropyCoder::kRans, EntropyCoder::kHuffman}) {
     const Bytes one = encode(symbols, coder), two = encode(pruned, coder);
-    for (const std::string& set : kernels::kernel_sets()) {
-      kernels::select_kernel_set(set);
+    for_each_target([&](const char* set) {
       EXPECT_EQ(encode(symbols, coder), one) << set;
       EXPECT_EQ(encode(pruned, coder), two) << set;
       Bytes back(symbols.size());
@@ -290,8 +284,7 @@ TEST(SymbolBlock, TheSameBytesByEveryKernelSet) {
       EXPECT_EQ(back, symbols) << set;
       EXPECT_EQ(BlockDecoder().decode(two, back), DecodeStatus::kOk) << set;
       EXPECT_EQ(back, pruned) << set;
-    }
-    kernels::select_kernel_set("best");
+    });
   }
 }
 

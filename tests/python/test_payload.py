@@ -64,6 +64,18 @@ def test_pruned_gradients_need_fewer_bits_than_in_the_paper(sparsity, paper_bits
     assert 8 * payload.numel() / x.numel() < paper_bits
 
 
+def test_damage_is_damage_also_with_out():
+    """The checksum is compared last there, but blamed first: also if `out` seems not to fit."""
+    x = gradient(300).reshape(3, 100)
+    payload, out = sg.encode(x), torch.empty_like(x)
+    for i in range(payload.numel()):
+        damaged = payload.clone()
+        damaged[i] ^= 1 << i % 8
+        with pytest.raises(sg.PayloadError):
+            sg.decode(damaged, out=out)
+    assert torch.equal(sg.decode(payload, out=out), x)
+
+
 def test_threads_do_not_change_the_bytes():
     x = gradient(1_500_000)
     threads = torch.get_num_threads()
