@@ -9,12 +9,12 @@ else()
   set(prefix "")
   set(programs_dir bin)
 endif()
-install(TARGETS slimgrad-program DESTINATION ${programs_dir})
+if(SLIMGRAD_PROGRAM)
+  install(TARGETS slimgrad-program DESTINATION ${programs_dir})
+endif()
 set(package_dir ${prefix}lib/cmake/slimgrad)
 
-set(installed_targets slimgrad)
 if(SLIMGRAD_TORCH)
-  list(APPEND installed_targets slimgrad_torch)
   if(SKBUILD)
     # Python has loaded libtorch before it loads us, and it lies wherever that Python keeps torch.
     set_target_properties(slimgrad_torch PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib")
@@ -26,22 +26,28 @@ if(SLIMGRAD_TORCH)
 print(p.relpath(s.get_path('platlib'), s.get_path('scripts')))"
       OUTPUT_VARIABLE packages OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
     set(train_rpath "$ORIGIN/${packages}/${prefix}lib" "$ORIGIN/${packages}/torch/lib"
-                    "${TORCH_INSTALL_PREFIX}/lib")
+                    "${SLIMGRAD_LIBTORCH_ROOT}/lib")
   else()
-    set_target_properties(slimgrad_torch PROPERTIES INSTALL_RPATH "${TORCH_INSTALL_PREFIX}/lib")
-    set(train_rpath "$ORIGIN/../lib" "${TORCH_INSTALL_PREFIX}/lib")
+    set_target_properties(slimgrad_torch PROPERTIES INSTALL_RPATH "${SLIMGRAD_LIBTORCH_ROOT}/lib")
+    set(train_rpath "$ORIGIN/../lib" "${SLIMGRAD_LIBTORCH_ROOT}/lib")
   endif()
   set_target_properties(slimgrad-train PROPERTIES INSTALL_RPATH "${train_rpath}")
   install(TARGETS slimgrad-train DESTINATION ${programs_dir})
 endif()
-install(TARGETS ${installed_targets} EXPORT slimgrad-targets
-        ARCHIVE DESTINATION ${prefix}lib LIBRARY DESTINATION ${prefix}lib
+# Two sets, so that the core can be found where there is no torch.
+install(TARGETS slimgrad EXPORT slimgrad-targets ARCHIVE DESTINATION ${prefix}lib
         INCLUDES DESTINATION ${prefix}include)
-install(DIRECTORY include/slimgrad DESTINATION ${prefix}include)
 install(EXPORT slimgrad-targets NAMESPACE slimgrad:: DESTINATION ${package_dir})
+if(SLIMGRAD_TORCH)
+  install(TARGETS slimgrad_torch EXPORT slimgrad-torch-targets LIBRARY DESTINATION ${prefix}lib
+          INCLUDES DESTINATION ${prefix}include)
+  install(EXPORT slimgrad-torch-targets NAMESPACE slimgrad:: DESTINATION ${package_dir})
+endif()
+install(DIRECTORY include/slimgrad DESTINATION ${prefix}include)
 configure_package_config_file(cmake/slimgrad-config.cmake.in slimgrad-config.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(slimgrad-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/slimgrad-config.cmake
               ${CMAKE_CURRENT_BINARY_DIR}/slimgrad-config-version.cmake
+              ${CMAKE_CURRENT_SOURCE_DIR}/cmake/Libtorch.cmake
         DESTINATION ${package_dir})
