@@ -1,56 +1,80 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
-.PHONY: demo test build bench results lint format asan fuzz setup clean
+.PHONY: help demo test test-cpp test-python build wheel test-wheel check-torch-builds bench results \
+        lint format asan fuzz setup setup-build clean
 .DEFAULT_GOAL := build
 
 PYTHON := .venv/bin/python
 FUZZ_SECONDS ?= 30
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
-setup:
-	@scripts/setup
+# configure PRESET: says nothing unless it fails.
+configure = @cmake --preset $(1) >build/configure-$(1).log 2>&1 || { cat build/configure-$(1).log; exit 1; }
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what the build and the tests need: Debian packages, .venv
 	@mkdir -p build
+	@scripts/setup all
+
+setup-build:
+	@mkdir -p build
+	@scripts/setup build
+
+demo: setup-build ## Train a small network plainly and with compressed gradients, and compare
+	$(call configure,user)
+	cmake --build --preset demo
+	build/release/slimgrad-train
 
 # One build tree for C++ and Python: CMake builds everything, then pip installs from the same tree.
-build: setup
-	cmake --preset release -DCMAKE_INSTALL_PREFIX=$(CURDIR)/build/prefix >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+build: setup ## Build everything and install the Python package into .venv
+	$(call configure,release)
 	cmake --build --preset release
 	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --force-reinstall -C build-dir=build/release .
 
-demo: build
-	.venv/bin/slimgrad-train
+test: lint asan test-cpp test-python test-wheel ## Run all tests
 
-test: build lint asan
-	$(MAKE) fuzz FUZZ_SECONDS=20
+test-cpp: build
 	ctest --preset release
+
+test-python: build
 	$(PYTHON) -m pytest -q
 
-asan: setup
-	cmake --preset asan >build/configure-asan.log 2>&1 || { cat build/configure-asan.log; exit 1; }
+asan: setup ## C++ tests of the core under AddressSanitizer and UBSan, and the fuzzer for a moment
+	$(call configure,asan)
 	cmake --build --preset asan
 	ctest --preset asan
+	scripts/fuzz 20
 
-# `make test` runs it for a few seconds, so that it cannot rot. New inputs stay in build/fuzz; a crash is kept there too and fails the run.
-fuzz: setup
-	cmake --preset fuzz >build/configure-fuzz.log 2>&1 || { cat build/configure-fuzz.log; exit 1; }
-	cmake --build --preset fuzz
-	mkdir -p build/fuzz/corpus
-	cd build/fuzz && tests/fuzz/slimgrad-payload-fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1 corpus ../../tests/fuzz/corpus
+fuzz: setup ## Feed damaged payloads to the decoder for FUZZ_SECONDS (30)
+	$(call configure,asan)
+	cmake --build --preset asan --target slimgrad-payload-fuzz
+	scripts/fuzz $(FUZZ_SECONDS)
 
-bench: build
+wheel: build ## A wheel in dist/ that needs nothing but torch, glibc and libstdc++
+	scripts/make-wheel
+
+test-wheel: wheel
+	scripts/check-wheel
+
+check-torch-builds: setup ## Repeat the tests with other builds and releases of torch (an hour, 15 GB)
+	scripts/check-torch-builds
+
+bench: build ## Measure speed against what users would pick instead
 	$(PYTHON) -m pip install --quiet -r requirements-bench.txt
 	$(PYTHON) -m bench.run
 
-# Long experiments on data that the project does not carry: CIFAR-10's binary version in DATA.
-results: build
+# Data that the project does not carry: CIFAR-10's binary version in DATA.
+results: build ## Long experiments, on CIFAR-10 in DATA=folder
 	$(PYTHON) -m bench.time_to_accuracy --data "$(DATA)" --out results/time_to_accuracy.json
 
-lint: setup
+lint: setup ## Check the layout of C++ and Python
 	@scripts/lint
 
-format: setup
+format: setup ## Repair what lint complains about
 	clang-format -i $$(scripts/sources)
 	.venv/bin/ruff format python tests bench examples
 	.venv/bin/ruff check --fix python tests bench examples
 
-clean:
+clean: ## Remove build/
 	rm -rf build

@@ -13,6 +13,12 @@ if(SLIMGRAD_PROGRAM)
   install(TARGETS slimgrad-program DESTINATION ${programs_dir})
 endif()
 set(package_dir ${prefix}lib/cmake/slimgrad)
+# Where torch was at build time: the last place to look for it. What goes to other machines does not
+# speak of this one.
+set(recorded_libtorch "")
+if(SLIMGRAD_TORCH AND NOT SLIMGRAD_RELOCATABLE)
+  set(recorded_libtorch "${SLIMGRAD_LIBTORCH_ROOT}")
+endif()
 
 if(SLIMGRAD_TORCH)
   if(SKBUILD)
@@ -25,11 +31,19 @@ if(SLIMGRAD_TORCH)
       COMMAND ${Python3_EXECUTABLE} -c "import os.path as p, sysconfig as s; \
 print(p.relpath(s.get_path('platlib'), s.get_path('scripts')))"
       OUTPUT_VARIABLE packages OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-    set(train_rpath "$ORIGIN/${packages}/${prefix}lib" "$ORIGIN/${packages}/torch/lib"
-                    "${SLIMGRAD_LIBTORCH_ROOT}/lib")
+    set(train_rpath "$ORIGIN/${packages}/${prefix}lib" "$ORIGIN/${packages}/torch/lib")
+    if(recorded_libtorch)
+      list(APPEND train_rpath "${recorded_libtorch}/lib")
+    endif()
   else()
     set_target_properties(slimgrad_torch PROPERTIES INSTALL_RPATH "${SLIMGRAD_LIBTORCH_ROOT}/lib")
     set(train_rpath "$ORIGIN/../lib" "${SLIMGRAD_LIBTORCH_ROOT}/lib")
+  endif()
+  if(SKBUILD)
+    # Python asks before it loads the library: a library built for another torch fails obscurely.
+    file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/_built_for.py @ONLY CONTENT
+         "\"\"\"The releases of torch that the op library was built for.\"\"\"\n\nTORCH_SERIES = \"@SLIMGRAD_TORCH_SERIES@\"\n")
+    install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_built_for.py DESTINATION ${prefix})
   endif()
   set_target_properties(slimgrad-train PROPERTIES INSTALL_RPATH "${train_rpath}")
   install(TARGETS slimgrad-train DESTINATION ${programs_dir})

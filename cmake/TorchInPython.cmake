@@ -25,4 +25,6 @@ if(SLIMGRAD_LIBTORCH_VERSION VERSION_LESS SLIMGRAD_OLDEST_TORCH)
   message(FATAL_ERROR "slimgrad needs torch ${SLIMGRAD_OLDEST_TORCH} or newer, found "
                       "${SLIMGRAD_LIBTORCH_VERSION} in ${SLIMGRAD_LIBTORCH_ROOT}.")
 endif()
+# Releases of one series (2.13.0, 2.13.1) share an ABI, as do their CPU and CUDA builds.
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" SLIMGRAD_TORCH_SERIES ${SLIMGRAD_LIBTORCH_VERSION})
 message(STATUS "torch ${SLIMGRAD_LIBTORCH_VERSION}: ${SLIMGRAD_LIBTORCH_ROOT}")

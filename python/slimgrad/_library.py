@@ -4,15 +4,17 @@ from pathlib import Path
 
 import torch
 
+from slimgrad._built_for import TORCH_SERIES
+
 _PATH = Path(__file__).parent / "lib" / "libslimgrad_torch.so"
 
 
 def _load() -> None:
-    built_for = "2.13"
-    if not torch.__version__.startswith(built_for + "."):
+    if not torch.__version__.startswith(TORCH_SERIES + "."):
         raise ImportError(
-            f"slimgrad was built for torch {built_for}, found torch {torch.__version__}: "
-            f"pip install torch==2.13.0"
+            f"slimgrad was built for torch {TORCH_SERIES}, found torch {torch.__version__}: install "
+            f"slimgrad again from source (pip install --no-build-isolation --force-reinstall "
+            f"--no-deps .), or torch {TORCH_SERIES}"
         )
     torch.ops.load_library(str(_PATH))
 

@@ -17,7 +17,6 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-constexpr const char* kOp = "compress_gradient";
 constexpr std::int64_t kPositionsAPiece = 4096;
 
 template <typename T>
@@ -117,8 +116,10 @@ double largest_finite(at::ScalarType type) {
 // A threshold that the type cannot hold cannot be written either: then the largest value serves,
 // and the sparsity falls short of the wanted one.
 Application application_of(const GradientPlan& plan, at::ScalarType type, std::uint64_t seed) {
-  Application application{
-      .op = kOp, .threshold = std::nullopt, .quantizer = plan.quantizer, .seed = seed};
+  Application application{.op = "compress_gradient",
+                          .threshold = std::nullopt,
+                          .quantizer = plan.quantizer,
+                          .seed = seed};
   if (plan.prune == PruneKind::kStochastic || plan.prune == PruneKind::kTopKStochastic)
     application.threshold = std::min(plan.threshold, largest_finite(type));
   else if (!plan.quantizer)

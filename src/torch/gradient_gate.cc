@@ -5,7 +5,6 @@
 // functional backward op. The gate itself is never in a compiled graph: its autograd kernel is
 // traced through.
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/alias.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -14,17 +13,13 @@
 
 #include "torch/checks.h"
 #include "torch/errors.h"
+#include "torch/find_op.h"
 
 namespace slimgrad::torch_ops {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-template <typename Signature>
-auto find_op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 // The engine moves a gradient that it needs no more into the call, and the node keeps one handle
 // itself: two handles in all, and a storage that no view shares, mean that nobody else will look.

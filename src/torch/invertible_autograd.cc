@@ -22,7 +22,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor plain_activation(const at::Tensor& x, std::string_view name) {
+at::Tensor invertible_forward_alone(const at::Tensor& x, std::string_view name) {
   check_float_dtype(x, "invertible_activation");
   inverse_table(name);  // refuses what cannot be inverted
   at::Tensor y = at::empty_like(x);
@@ -92,7 +92,7 @@ at::Tensor invertible_activation_autograd(const at::Tensor& x, std::string_view 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
-  m.impl("invertible_activation", ValueErrors<&plain_activation>::call);
+  m.impl("invertible_activation", ValueErrors<&invertible_forward_alone>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   m.impl("invertible_activation", ValueErrors<&invertible_activation_autograd>::call);

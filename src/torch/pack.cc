@@ -28,7 +28,7 @@ void check_finite(std::uint64_t num_nonfinite) {
         " that are not");
 }
 
-FloatFormat format_of(std::int64_t exponent_bits, std::int64_t mantissa_bits) {
+FloatFormat checked_format(std::int64_t exponent_bits, std::int64_t mantissa_bits) {
   return quantizer_of(exponent_bits, mantissa_bits, 1.0, "nearest", "zero").format;
 }
 
@@ -81,7 +81,7 @@ at::Tensor pack_cpu(const at::Tensor& x, std::int64_t exponent_bits, std::int64_
 at::Tensor unpack_cpu(const at::Tensor& packed, at::IntArrayRef size, std::int64_t exponent_bits,
                       std::int64_t mantissa_bits, double scale, at::ScalarType dtype) {
   check_packed(packed, dtype);
-  const FloatFormat format = format_of(exponent_bits, mantissa_bits);
+  const FloatFormat format = checked_format(exponent_bits, mantissa_bits);
   const at::Tensor out = at::empty(size, packed.options().dtype(dtype));
   check_packed_size(packed, out, format);
   const at::Tensor bytes = packed.contiguous();
@@ -131,7 +131,7 @@ at::Tensor value_table(const FloatFormat& format, double scale, at::ScalarType d
 at::Tensor unpack_aten(const at::Tensor& packed, at::IntArrayRef size, std::int64_t exponent_bits,
                        std::int64_t mantissa_bits, double scale, at::ScalarType dtype) {
   check_packed(packed, dtype);
-  const FloatFormat format = format_of(exponent_bits, mantissa_bits);
+  const FloatFormat format = checked_format(exponent_bits, mantissa_bits);
   const at::Tensor out = at::empty(size, packed.options().dtype(dtype));
   check_packed_size(packed, out, format);
   const at::Tensor table = value_table(format, scale, dtype).to(packed.device());
@@ -161,7 +161,7 @@ at::Tensor unpack_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
                        std::int64_t exponent_bits, std::int64_t mantissa_bits, double,
                        at::ScalarType dtype) {
   check_packed(packed, dtype);
-  format_of(exponent_bits, mantissa_bits);
+  checked_format(exponent_bits, mantissa_bits);
   return at::empty_symint(size, packed.options().dtype(dtype));
 }
 

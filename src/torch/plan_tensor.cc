@@ -12,7 +12,7 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-constexpr const char* kOp = "gradient_gate";
+constexpr const char* kGate = "gradient_gate";
 
 void check_state(const at::Tensor& tensor, std::int64_t size, const char* op, const char* name) {
   check(tensor.defined() && tensor.device().is_cpu() && tensor.scalar_type() == at::kDouble &&
@@ -26,14 +26,14 @@ void check_state(const at::Tensor& tensor, std::int64_t size, const char* op, co
 
 template <typename Enum>
 Enum enum_of(double value, int last, const char* field) {
-  check(value >= 0 && value <= last && value == std::floor(value), kOp,
+  check(value >= 0 && value <= last && value == std::floor(value), kGate,
         std::string("a valid ") + field + " in the plan", value);
   return static_cast<Enum>(static_cast<int>(value));
 }
 
 // A number of things, or of seed bits, that is stored as a float64.
 std::int64_t count_of(double value, const char* field) {
-  check(value >= 0 && value <= 0x1p53 && value == std::floor(value), kOp,
+  check(value >= 0 && value <= 0x1p53 && value == std::floor(value), kGate,
         std::string("a whole number >= 0 as ") + field + " in the plan", value);
   return static_cast<std::int64_t>(value);
 }
@@ -61,7 +61,7 @@ double scheduled_sparsity(const double* rows, double call, double otherwise) {
 }  // namespace
 
 PlanState read_plan(const at::Tensor& tensor) {
-  check_plan(tensor, kOp);
+  check_plan(tensor, kGate);
   const double* plan = tensor.const_data_ptr<double>();
   PlanState state;
   GateOptions& options = state.options;
@@ -73,29 +73,29 @@ PlanState read_plan(const at::Tensor& tensor) {
   options.warmup = count_of(plan[kPlanWarmup], "warm-up");
   state.calls = count_of(plan[kPlanCalls], "calls");
   state.due = plan[kPlanDue] != 0;
-  check(options.sample_size > 0, kOp, "a positive sample size in the plan", options.sample_size);
+  check(options.sample_size > 0, kGate, "a positive sample size in the plan", options.sample_size);
 
   GradientSettings& settings = options.settings;
   settings.prune = enum_of<PruneKind>(plan[kPlanPrune], 3, "prune kind");
   settings.method = enum_of<ThresholdMethod>(plan[kPlanMethod], 4, "threshold method");
   settings.sparsity =
       scheduled_sparsity(plan + kPlanSchedule, plan[kPlanCalls], plan[kPlanSparsity]);
-  check(settings.sparsity >= 0 && settings.sparsity < 1, kOp, "0 <= sparsity < 1 in the plan",
+  check(settings.sparsity >= 0 && settings.sparsity < 1, kGate, "0 <= sparsity < 1 in the plan",
         settings.sparsity);
   settings.bits = static_cast<int>(count_of(plan[kPlanBits], "bits"));
-  check(settings.bits == 0 || (settings.bits >= 2 && settings.bits <= 8), kOp,
+  check(settings.bits == 0 || (settings.bits >= 2 && settings.bits <= 8), kGate,
         "0 or 2 to 8 bits in the plan", settings.bits);
   settings.format = format_of(plan[kPlanExponentBits], plan[kPlanMantissaBits]);
   settings.scale_method = enum_of<ScaleMethod>(plan[kPlanScaleMethod], 2, "scale method");
   settings.fixed_scale = plan[kPlanFixedScale];
-  check(std::isfinite(settings.fixed_scale) && settings.fixed_scale >= 0, kOp,
+  check(std::isfinite(settings.fixed_scale) && settings.fixed_scale >= 0, kGate,
         "a finite fixed scale >= 0 in the plan", settings.fixed_scale);
   settings.rounding = enum_of<Rounding>(plan[kPlanRounding], 1, "rounding");
   settings.underflow = enum_of<Underflow>(plan[kPlanUnderflow], 1, "underflow");
 
   state.in_force.prune = enum_of<PruneKind>(plan[kPlanInForcePrune], 3, "prune kind");
   state.in_force.threshold = plan[kPlanThreshold];
-  check(state.in_force.threshold >= 0, kOp, "a threshold >= 0 in the plan",
+  check(state.in_force.threshold >= 0, kGate, "a threshold >= 0 in the plan",
         state.in_force.threshold);
   if (const auto format = format_of(plan[kPlanFormatExponent], plan[kPlanFormatMantissa]))
     state.in_force.quantizer =

@@ -3,7 +3,6 @@
 #include <slimgrad/sparse_layers.h>
 
 #include <ATen/autocast_mode.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
@@ -14,6 +13,7 @@
 
 #include "torch/checks.h"
 #include "torch/errors.h"
+#include "torch/find_op.h"
 #include "torch/product_choice.h"
 
 namespace slimgrad::torch_ops {
@@ -22,11 +22,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-template <typename Signature>
-auto find_op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 // State that is not differentiated, kept as it is: backward must see what a step in between wrote.
 void keep_state(AutogradContext* context, const SparseLayerState& state, std::int64_t stream) {
