@@ -8,6 +8,10 @@
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <utility>
+
+#include "torch/make_node.h"
+
 namespace slimgrad::torch_ops {
 
 // Call it on the result of a backward. With create_graph=True, and only then, gradient mode is on:
@@ -20,7 +24,7 @@ inline void refuse_second_backward(at::Tensor& result, const at::Tensor& grad) {
   if (grad.defined()) edges = torch::autograd::collect_next_edges(grad);
   if (const auto node = torch::autograd::get_current_node())
     edges.insert(edges.end(), node->next_edges().begin(), node->next_edges().end());
-  auto error = c10::make_intrusive<torch::autograd::Error>(
+  auto error = make_node<torch::autograd::Error>(
       "[fewbit] expected at most one backward through a few-bit activation, got a second: the "
       "derivative of its approximate gradient is not kept",
       std::move(edges));

@@ -1,0 +1,71 @@
+"""A few lines of every capability, in an environment where slimgrad came from a wheel.
+
+every_capability.py SCRIPTS [--hidden]: SCRIPTS holds the programs; with --hidden it must be so that
+nothing of what built the wheel can be seen.
+"""
+
+import ctypes.util
+import subprocess
+import sys
+from importlib.metadata import requires
+from pathlib import Path
+
+import numpy
+import torch
+from torch import nn
+
+import slimgrad as sg
+
+scripts, hidden = Path(sys.argv[1]), "--hidden" in sys.argv
+if hidden:
+    try:
+        ctypes.CDLL("libhwy.so.1")
+    except OSError:
+        pass
+    else:
+        raise SystemExit("libhwy.so.1 can still be loaded: nothing is hidden")
+assert any(r.startswith("torch==") for r in requires("slimgrad")), requires("slimgrad")
+
+torch.manual_seed(0)
+gradient = torch.randn(64, 1024) ** 3
+
+# Measuring and deciding.
+stats = sg.measure(gradient)
+assert stats.count == gradient.numel()
+assert sg.fit(gradient, "lognormal").ks(gradient) < sg.fit(gradient, "normal").ks(gradient)
+format = sg.best_format(6, stats)
+alpha = sg.threshold(stats, 0.85)
+assert len(sg.steps("gelu", bits=3).levels) == 8
+
+# Applying.
+assert abs((sg.prune(gradient, alpha, seed=1) == 0).double().mean() - 0.85) < 0.01
+packed = sg.pack(gradient, format, sg.gradient_scale(stats, format))
+assert packed.nbytes <= gradient.numel() * 6 // 8 + 8 and packed.unpack().shape == gradient.shape
+
+# Coding.
+assert torch.equal(sg.decode(sg.encode(gradient)), gradient)
+
+# Training: gates, few-bit activations, sparse products.
+images, labels = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
+gated, sparse = [sg.Prune(0.8), "fp6"], sg.Prune(weight=0.9, input=0.5)
+for gradients, activations in ((gated, 3), (sparse, None)):
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.GELU(), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(25088, 10)
+    )
+    controller = sg.compress(model, gradients, activations=activations, seed=1)
+    nn.functional.cross_entropy(model(images), labels).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    assert controller.summary()
+
+# The programs.
+numpy.save("gradient.npy", gradient.numpy())
+for command in (
+    "slimgrad encode gradient.npy gradient.sg",
+    "slimgrad decode gradient.sg back.npy",
+    "slimgrad-train --images 64 --test-images 32 --epochs 1 --min-accuracy 0",
+):
+    subprocess.run(f"{scripts}/{command}", shell=True, check=True, stdout=subprocess.DEVNULL)
+assert (numpy.load("back.npy") == gradient.numpy()).all()
+for name in ("gradient.npy", "gradient.sg", "back.npy"):
+    Path(name).unlink()
+print(f"wheel: every capability runs{' where nothing of the build can be seen' if hidden else ''}")
