@@ -39,14 +39,21 @@ namespace slimgrad::rans::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 namespace hn = hwy::HWY_NAMESPACE;
 using D32 = hn::FixedTag<std::uint32_t, 8>;
-using D16 = hn::FixedTag<std::uint16_t, 8>;
 using D8x16 = hn::FixedTag<std::uint8_t, 16>;
-using V32 = hn::Vec<D32>;
 
 // The upper halves of the 64-bit lanes of a and b: of a's first two and b's, and of their others.
 HWY_INLINE __m256i upper_halves(__m256i a, __m256i b) {
   return _mm256_castps_si256(
       _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
+}
+
+// The lower halves of the 32-bit lanes. hn::TruncateTo, but that one of Highway 1.0.3 is wrong for
+// AVX3_DL: it hands values and indices to the permutation the wrong way round.
+HWY_INLINE __m128i lower_halves(__m256i x) {
+  alignas(32) static constexpr std::uint32_t kPacked[8] = {
+      0x05040100, 0x0d0c0908, ~0u, ~0u, ~0u, ~0u, 0x05040100, 0x0d0c0908};
+  const __m256i in_halves = _mm256_shuffle_epi8(x, hn::Load(D32(), kPacked).raw);
+  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(in_halves, 0xcc));
 }
 
 // The entries of eight symbols, as the products below want them: of lanes 0, 1, 4, 5 and of the
@@ -79,7 +86,7 @@ HWY_INLINE __m256i encode_vector(__m256i x, Entries entries, std::uint8_t*& end)
   const __m256 gives =  // by their signs
       _mm256_castsi256_ps(_mm256_add_epi32(x, _mm256_slli_epi32(fields, Entry::kToLimit)));
   const auto set = static_cast<unsigned>(_mm256_movemask_ps(gives));
-  const auto words = hn::BitCast(D8x16(), hn::TruncateTo(D16(), V32{x}));
+  const hn::Vec<D8x16> words{lower_halves(x)};
   const auto shuffle = hn::Load(D8x16(), kGive.index[set]);
   hn::StoreU(hn::TableLookupBytes(words, shuffle), D8x16(), end - 16);
   end -= 2 * static_cast<std::size_t>(std::popcount(set));
