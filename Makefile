@@ -1,5 +1,5 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
-.PHONY: demo test build bench results lint format asan fuzz setup clean
+.PHONY: demo test build bench results lint format asan fuzz check-arm64 setup clean
 .DEFAULT_GOAL := build
 
 PYTHON := .venv/bin/python
@@ -35,6 +35,10 @@ fuzz: setup
 	cmake --build --preset fuzz
 	mkdir -p build/fuzz/corpus
 	cd build/fuzz && tests/fuzz/slimgrad-payload-fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1 corpus ../../tests/fuzz/corpus
+
+# The other architecture: the core, cross-compiled, its C++ tests under QEMU.
+check-arm64: setup
+	@scripts/check-arm64
 
 bench: build
 	$(PYTHON) -m pip install --quiet -r requirements-bench.txt
