@@ -1,6 +1,6 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
-.PHONY: help demo test test-cpp test-python build wheel test-wheel check-torch-builds bench results \
-        lint format asan fuzz setup setup-build clean
+.PHONY: help demo test test-cpp test-python build wheel test-wheel check-torch-builds check-clang \
+        check-arm64 bench results lint format asan fuzz setup setup-build clean
 .DEFAULT_GOAL := build
 
 PYTHON := .venv/bin/python
@@ -59,6 +59,14 @@ test-wheel: wheel
 
 check-torch-builds: setup ## Repeat the tests with other builds and releases of torch (an hour, 15 GB)
 	scripts/check-torch-builds
+
+check-clang: setup ## Build everything with clang and run the C++ tests
+	$(call configure,clang)
+	cmake --build --preset clang
+	ctest --preset clang
+
+check-arm64: setup ## Cross-compile the core for 64-bit Arm and run its C++ tests under QEMU
+	@scripts/check-arm64
 
 bench: build ## Measure speed against what users would pick instead
 	$(PYTHON) -m pip install --quiet -r requirements-bench.txt

@@ -1,18 +1,12 @@
 // How a kernel for the three element types passes Highway's run-time dispatch. Its tables hold
 // plain functions, not templates: the arrays go through as a pointer that knows its type, and the
 // function for the chosen target asks for the type once a call.
-//
-// Including this file also leaves out the targets whose vectors have no fixed size, because tables
-// in registers are arrays of vectors: so include it before hwy/foreach_target.h.
 #ifndef SLIMGRAD_KERNELS_ANY_VALUES_H_
 #define SLIMGRAD_KERNELS_ANY_VALUES_H_
 
 #include <variant>
 
 #include <slimgrad/half.h>
-
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
 namespace slimgrad::kernels {
 

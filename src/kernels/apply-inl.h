@@ -241,6 +241,9 @@ struct GridValues {
   Integers rounded;
   Mask at_threshold;  // by pruning
   Mask special;       // lanes that the specification has to decide
+
+  // The compiler's own would not be compiled for the target.
+  HWY_INLINE GridValues() {}
 };
 
 template <bool prunes, Mode mode>

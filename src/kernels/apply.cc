@@ -6,9 +6,6 @@
 #include "kernels/dispatch.h"
 #include "kernels/half_float.h"
 
-// Vectors without a fixed size cannot be members and arrays, which the draws are kept in.
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/apply.cc"
 #include <hwy/foreach_target.h>

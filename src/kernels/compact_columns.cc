@@ -11,8 +11,6 @@
 #include "kernels/half_float.h"
 #include "kernels/pruned_rows.h"
 
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/compact_columns.cc"
 #include <hwy/foreach_target.h>

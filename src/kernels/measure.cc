@@ -7,9 +7,6 @@
 #include "kernels/dispatch.h"
 #include "kernels/magnitude.h"
 
-// The accumulators are members of a struct, which vectors without a fixed size cannot be.
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/measure.cc"
 #include <hwy/foreach_target.h>

@@ -91,22 +91,25 @@ namespace uniform {
 HWY_EXPORT(quantize_floats);
 HWY_EXPORT(quantize_bfloat16);
 HWY_EXPORT(quantize_float16);
+
+template <typename T>
+std::size_t quantize_vectors(std::span<const T> values, float step, int half,
+                             std::uint8_t* symbols) noexcept {
+  if constexpr (std::is_same_v<T, float>)
+    return HWY_DYNAMIC_DISPATCH(quantize_floats)(values, step, half, symbols);
+  else if constexpr (std::is_same_v<T, BFloat16Bits>)
+    return HWY_DYNAMIC_DISPATCH(quantize_bfloat16)(values, step, half, symbols);
+  else
+    return HWY_DYNAMIC_DISPATCH(quantize_float16)(values, step, half, symbols);
+}
 }  // namespace uniform
 
 template <typename T>
 void uniform_symbols(std::span<const T> values, float step, int half,
                      std::uint8_t* symbols) noexcept {
-  using namespace uniform;
-  std::size_t done = 0;
-  if (use_scalar())
-    done = 0;
-  else if constexpr (std::is_same_v<T, float>)
-    done = HWY_DYNAMIC_DISPATCH(quantize_floats)(values, step, half, symbols);
-  else if constexpr (std::is_same_v<T, BFloat16Bits>)
-    done = HWY_DYNAMIC_DISPATCH(quantize_bfloat16)(values, step, half, symbols);
-  else
-    done = HWY_DYNAMIC_DISPATCH(quantize_float16)(values, step, half, symbols);
-  quantize_scalar(values.subspan(done), step, half, symbols + done);
+  const std::size_t done =
+      use_scalar() ? 0 : uniform::quantize_vectors(values, step, half, symbols);
+  uniform::quantize_scalar(values.subspan(done), step, half, symbols + done);
 }
 
 template <typename T>

@@ -2,12 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <hwy/highway.h>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <type_traits>
 #include <vector>
+
+#include "for_each_target.h"
 
 namespace slimgrad::kernels {
 namespace {
@@ -83,18 +84,14 @@ void expect_sums(const std::vector<T>& values) {
 
 // Every instruction set that this CPU has, and lengths around vectors and blocks.
 TEST(PowerSums, MatchAPlainLoopOnEveryTarget) {
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  for_each_target([](const char* target) {
+    SCOPED_TRACE(target);
     for (const std::size_t n : {0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 4095, 4096, 4097, 9001}) {
       SCOPED_TRACE(n);
       expect_sums(values_with_exceptions<float>(n));
       expect_sums(values_with_exceptions<double>(n));
     }
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  });
 }
 
 TEST(PowerSums, NothingToCount) {
