@@ -16,7 +16,7 @@
 // After foreach_target.h:
 #include <hwy/highway.h>
 
-#if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES >= 32
+#if HWY_TARGET != HWY_SCALAR
 #include "kernels/survivor_bits-inl.h"
 #endif
 

@@ -1,5 +1,6 @@
 // Which elements of a gradient survive pruning, a bit for each, and how they are picked. For one
-// CPU target with vectors of eight lanes. Included once per target.
+// CPU target with vectors of eight lanes; nothing for others. Included once per target, in every
+// pass but the last: the guard below counts passes.
 //
 // What has to be done for every element is to draw and to decide, some two vector instructions.
 // What survives is little, and picked one by one.
@@ -20,6 +21,8 @@
 #include <cstring>
 
 #include "kernels/apply-inl.h"
+
+#if HWY_MAX_BYTES >= 32
 
 HWY_BEFORE_NAMESPACE();
 namespace slimgrad::kernels {
@@ -240,5 +243,7 @@ struct Raised {
 }  // namespace HWY_NAMESPACE
 }  // namespace slimgrad::kernels
 HWY_AFTER_NAMESPACE();
+
+#endif  // HWY_MAX_BYTES >= 32
 
 #endif  // include guard, once per target
