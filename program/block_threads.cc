@@ -17,10 +17,10 @@ int default_num_threads() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-void declare_threads(CLI::App& app, int& num_threads) {
-  app.add_option("--threads", num_threads, "Threads; the bytes do not depend on them")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("");
+void declare_threads(Flags& flags, int& num_threads) {
+  flags.option("--threads", num_threads, "Threads; the bytes do not depend on them")
+      .range(1, 1024)
+      .value_name("");
 }
 
 void for_block_ranges(std::size_t num_blocks, int num_threads, Progress& progress,

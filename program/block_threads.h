@@ -2,18 +2,18 @@
 #ifndef SLIMGRAD_PROGRAM_BLOCK_THREADS_H_
 #define SLIMGRAD_PROGRAM_BLOCK_THREADS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
 
+#include "program/flags.h"
 #include "program/progress.h"
 
 namespace slimgrad::program {
 
 int default_num_threads();  // as many as the machine runs at once
-void declare_threads(CLI::App& app, int& num_threads);
+void declare_threads(Flags& flags, int& num_threads);
 
 // Calls work(first, last) for consecutive ranges that make up 0 .. num_blocks, on num_threads
 // threads, and shows the progress. The first exception of any thread is thrown on, after all have

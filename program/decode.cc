@@ -6,8 +6,10 @@
 
 #include "program/block_threads.h"
 #include "program/byte_files.h"
+#include "program/output.h"
 #include "program/payload_files.h"
 #include "program/progress.h"
+#include "program/safetensors.h"
 #include "program/subcommand.h"
 #include "program/table.h"
 
@@ -104,13 +106,13 @@ Report run(const Options& options) {
   return report;
 }
 
-Action declare(CLI::App& app) {
+Action declare(Flags& flags) {
   auto options = std::make_shared<Options>();
-  app.add_option("IN.sg", options->in, "What slimgrad encode wrote")->required()->type_name("");
-  app.add_option("OUT", options->out, "The .npy or .safetensors file to write")
-      ->required()
-      ->type_name("");
-  declare_threads(app, options->num_threads);
+  flags.option("IN.sg", options->in, "What slimgrad encode wrote").required().value_name("");
+  flags.option("OUT", options->out, "The .npy or .safetensors file to write")
+      .required()
+      .value_name("");
+  declare_threads(flags, options->num_threads);
   return [options] { return run(*options); };
 }
 

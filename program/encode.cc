@@ -8,8 +8,10 @@
 
 #include "program/block_threads.h"
 #include "program/byte_files.h"
+#include "program/output.h"
 #include "program/payload_files.h"
 #include "program/progress.h"
+#include "program/safetensors.h"
 #include "program/subcommand.h"
 #include "program/table.h"
 
@@ -146,26 +148,23 @@ Report run(const Options& options) {
   return report_of(options, input, payloads);
 }
 
-Action declare(CLI::App& app) {
+Action declare(Flags& flags) {
   auto options = std::make_shared<Options>();
-  app.add_option("IN", options->in, "A .npy file (float16, float32, float64, int8) or .safetensors")
-      ->required()
-      ->type_name("");
-  app.add_option("OUT.sg", options->out, "The file to write")->required()->type_name("");
-  app.add_option("--mode", options->mode, "lossless, uniform, float or pruned")
-      ->capture_default_str();
-  app.add_option("--bits", options->bits, "Bits of uniform codes, 2 to 8")->capture_default_str();
-  app.add_option("--format", options->format, "Format of float codes")->capture_default_str();
-  app.add_option("--scale", options->scale, "Step or scale; 0: from the largest magnitude");
-  app.add_option("--threshold", options->threshold,
-                 "Of the mode pruned; 0: the smallest magnitude but zero");
-  app.add_option("--survivors", options->survivors, "exact, bfloat16 or float")
-      ->capture_default_str();
-  app.add_option("--coder", options->coder, "rans or huffman")->capture_default_str();
-  app.add_option("--model", options->model, "counted, gennorm, laplace or normal")
-      ->capture_default_str();
-  declare_threads(app, options->num_threads);
-  app.add_flag("--bfloat16", options->bfloat16, "A file of 16-bit integers holds bfloat16");
+  flags.option("IN", options->in, "A .npy file (float16, float32, float64, int8) or .safetensors")
+      .required()
+      .value_name("");
+  flags.option("OUT.sg", options->out, "The file to write").required().value_name("");
+  flags.option("--mode", options->mode, "lossless, uniform, float or pruned").show_default();
+  flags.option("--bits", options->bits, "Bits of uniform codes, 2 to 8").show_default();
+  flags.option("--format", options->format, "Format of float codes").show_default();
+  flags.option("--scale", options->scale, "Step or scale; 0: from the largest magnitude");
+  flags.option("--threshold", options->threshold,
+               "Of the mode pruned; 0: the smallest magnitude but zero");
+  flags.option("--survivors", options->survivors, "exact, bfloat16 or float").show_default();
+  flags.option("--coder", options->coder, "rans or huffman").show_default();
+  flags.option("--model", options->model, "counted, gennorm, laplace or normal").show_default();
+  declare_threads(flags, options->num_threads);
+  flags.flag("--bfloat16", options->bfloat16, "A file of 16-bit integers holds bfloat16");
   return [options] { return run(*options); };
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "program/output.h"
 #include "program/progress.h"
 #include "program/subcommand.h"
 #include "program/table.h"
@@ -100,9 +101,9 @@ Report report_files(const TensorFileOptions& options) {
   return report;
 }
 
-Action declare(CLI::App& app) {
+Action declare(Flags& flags) {
   auto options = std::make_shared<TensorFileOptions>();
-  declare_tensor_files(app, *options)->required();
+  declare_tensor_files(flags, *options).required();
   return [options] { return report_files(*options); };
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "program/output.h"
 #include "program/subcommand.h"
 #include "program/table.h"
 
@@ -150,19 +151,20 @@ Report report_format(const Options& options) {
   return report;
 }
 
-Action declare(CLI::App& app) {
+Action declare(Flags& flags) {
   auto options = std::make_shared<Options>();
-  CLI::Option* bits =
-      app.add_option("--bits", options->bits, "Widths to compare, sign included: 2 to 8")
-          ->type_name("N[,N...]")
-          ->delimiter(',')
-          ->check(CLI::Range(2, 8));
-  app.add_option("--log2-std", options->log2_std,
-                 "Deviation of log2|x|, or a range, which is evaluated at two thirds of it")
-      ->type_name("S|LOW:HIGH");
-  app.add_option("--format", options->format, "Describe one format instead, such as 1-5-2")
-      ->type_name("1-E-M")
-      ->excludes(bits);
+  const Option bits =
+      flags.option("--bits", options->bits, "Widths to compare, sign included: 2 to 8")
+          .value_name("N[,N...]")
+          .separator(',')
+          .range(2, 8);
+  flags
+      .option("--log2-std", options->log2_std,
+              "Deviation of log2|x|, or a range, which is evaluated at two thirds of it")
+      .value_name("S|LOW:HIGH");
+  flags.option("--format", options->format, "Describe one format instead, such as 1-5-2")
+      .value_name("1-E-M")
+      .excludes(bits);
   return [options] {
     return options->format.empty() ? report_choices(*options) : report_format(*options);
   };

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "program/byte_files.h"
+#include "program/output.h"
 #include "program/payload_files.h"
 #include "program/subcommand.h"
 #include "program/table.h"
@@ -46,7 +47,7 @@ std::string parameters_text(const Json& parameters) {
     text += (text.empty() ? "" : ", ") + key + ' ' +
             (value.is_string()         ? value.get<std::string>()
              : value.is_number_float() ? number(value)
-                                       : value.dump());
+                                       : json_text(value));
   return text;
 }
 
@@ -86,9 +87,9 @@ Report run(const std::string& path) {
   return report;
 }
 
-Action declare(CLI::App& app) {
+Action declare(Flags& flags) {
   auto path = std::make_shared<std::string>();
-  app.add_option("FILE.sg", *path, "What slimgrad encode wrote")->required()->type_name("");
+  flags.option("FILE.sg", *path, "What slimgrad encode wrote").required().value_name("");
   return [path] { return run(*path); };
 }
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <iostream>
 #include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "program/flags.h"
 #include "program/subcommand.h"
 
 namespace slimgrad::program {
@@ -33,29 +33,21 @@ int print(const std::string& text) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Gradient compression in numbers: formats, thresholds, step tables, fits.",
-               "slimgrad");
-  app.set_version_flag("--version", "slimgrad " SLIMGRAD_VERSION);
-  app.require_subcommand(0, 1);  // also lets an argument have the name of a subcommand
+  CommandLine line("slimgrad",
+                   "Gradient compression in numbers: formats, thresholds, step tables, fits.",
+                   "slimgrad " SLIMGRAD_VERSION);
   bool as_json = false;
-  std::vector<std::pair<CLI::App*, Action>> actions;
+  std::vector<std::pair<Flags, Action>> actions;
   for (const Subcommand& subcommand : subcommands()) {
-    CLI::App* parser = app.add_subcommand(subcommand.name, subcommand.summary);
-    parser->footer(subcommand.example);
-    actions.emplace_back(parser, subcommand.declare(*parser));
-    parser->add_flag("--json", as_json,
-                     "Print one JSON object; numbers that are not finite are null");
+    Flags flags = line.subcommand(subcommand.name, subcommand.summary);
+    flags.footer(subcommand.example);
+    actions.emplace_back(flags, subcommand.declare(flags));
+    flags.flag("--json", as_json, "Print one JSON object; numbers that are not finite are null");
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help_or_version) {
-    return app.exit(help_or_version);
-  } catch (const CLI::ParseError& error) {
-    return fail(error.what());
-  }
-  for (const auto& [parser, action] : actions)
-    if (parser->parsed()) return print(render(action(), as_json));
-  std::cerr << app.help();
+  if (!line.parse(argc, argv)) return 0;
+  for (const auto& [flags, action] : actions)
+    if (flags.parsed()) return print(output_of(action, as_json));
+  std::fputs(line.help().c_str(), stderr);
   return kFailure;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <numbers>
 
+#include "program/output.h"
 #include "program/subcommand.h"
 #include "program/table.h"
 #include "program/tensor_files.h"
@@ -80,7 +81,7 @@ Json stats_json(const TensorStats& stats) {
 std::string stats_text(const Json& stats) {
   Table table({{"", Align::kLeft}, {""}});
   for (const auto& [key, value] : stats.items())
-    table.add({key, value.is_number_float() ? number(value) : value.dump()});
+    table.add({key, value.is_number_float() ? number(value) : json_text(value)});
   return table.text();
 }
 
@@ -103,9 +104,9 @@ Report report_files(const TensorFileOptions& options) {
   return report;
 }
 
-Action declare(CLI::App& app) {
+Action declare(Flags& flags) {
   auto options = std::make_shared<TensorFileOptions>();
-  declare_tensor_files(app, *options)->required();
+  declare_tensor_files(flags, *options).required();
   return [options] { return report_files(*options); };
 }
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 
+#include "program/safetensors.h"
+
 namespace slimgrad::program {
 namespace {
 
@@ -29,7 +31,7 @@ Json parse_index(std::span<const std::uint8_t> file) {
   if (size > file.size() - kIndexOffset)
     fail(PayloadErrorCode::kTruncated, "the index is longer than the file");
   const std::vector<std::uint8_t> index = decode(file.subspan(kIndexOffset, size));
-  Json json = Json::parse(index.begin(), index.end(), nullptr, false);
+  Json json = parse_json(index);
   if (json.is_discarded()) fail(PayloadErrorCode::kBadHeader, "the index is no JSON");
   return json;
 }
@@ -75,7 +77,7 @@ std::string container_header(const Json& metadata, const std::vector<NamedTensor
                                 {"dtype", tensors[i].type},
                                 {"shape", tensors[i].shape},
                                 {"bytes", payload_bytes[i]}});
-  const std::string text = index.dump();
+  const std::string text = json_text(index);
   const std::vector<std::uint8_t> payload = encode({text.data(), DType::kInt8, {text.size()}});
   const std::uint64_t size = payload.size();
   std::string header(kIndexOffset, '\0');

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "program/json.h"
 #include "program/tensor_bytes.h"
 
 namespace slimgrad::program {

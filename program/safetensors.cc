@@ -1,13 +1,10 @@
-// The layout of .safetensors: the size of the header (uint64, little-endian), the header as a JSON
-// object {name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {...}}, and the
-// values, without gaps, in the order of their offsets.
+#include "program/safetensors.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 #include <stdexcept>
-
-#include "program/tensor_bytes.h"
 
 namespace slimgrad::program {
 namespace {
@@ -75,7 +72,7 @@ Safetensors parse_safetensors(std::span<const std::uint8_t> file) {
   if (header_bytes > file.size() - 8) fail("the header is longer than the file");
   const auto header = file.subspan(8, header_bytes);
   const std::span<const std::uint8_t> values = file.subspan(8 + header_bytes);
-  const Json json = Json::parse(header.begin(), header.end(), nullptr, false);
+  const Json json = parse_json(header);
   if (!json.is_object()) fail("the header is no JSON object");
   Safetensors result;
   std::vector<Entry> entries;
@@ -107,7 +104,7 @@ std::string safetensors_header(const Json& metadata, const std::vector<NamedTens
                              {"data_offsets", {offset, offset + num_bytes[i]}}};
     offset += num_bytes[i];
   }
-  std::string text = json.dump();
+  std::string text = json_text(json);
   text.append((8 - text.size() % 8) % 8, ' ');
   const std::uint64_t size = text.size();
   std::string header(8, '\0');

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "program/output.h"
 #include "program/subcommand.h"
 #include "program/table.h"
 
@@ -51,22 +52,23 @@ Report report_steps(const Options& options) {
   return report;
 }
 
-Action declare(CLI::App& app) {
+Action declare(Flags& flags) {
   auto options = std::make_shared<Options>();
-  app.add_option("ACTIVATION", options->activation, "One of the names that --list prints")
-      ->type_name("");
-  app.add_option("--bits", options->bits, "Bits an element: 2^bits steps")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(CLI::Range(1, 5));
-  app.add_option("--interval", options->interval, "Where the error is counted")
-      ->capture_default_str()
-      ->type_name("LOW,HIGH");
-  app.add_option("--weight", options->weight,
-                 "uniform, or normal: the standard normal density, for normalised inputs")
-      ->capture_default_str()
-      ->type_name("NAME");
-  app.add_flag("--list", options->list, "Print the names of the activations");
+  flags.option("ACTIVATION", options->activation, "One of the names that --list prints")
+      .value_name("");
+  flags.option("--bits", options->bits, "Bits an element: 2^bits steps")
+      .show_default()
+      .value_name("N")
+      .range(1, 5);
+  flags.option("--interval", options->interval, "Where the error is counted")
+      .show_default()
+      .value_name("LOW,HIGH");
+  flags
+      .option("--weight", options->weight,
+              "uniform, or normal: the standard normal density, for normalised inputs")
+      .show_default()
+      .value_name("NAME");
+  flags.flag("--list", options->list, "Print the names of the activations");
   return [options] {
     if (options->list) return report_names();
     if (options->activation.empty())

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "program/output.h"
+
 namespace slimgrad::program {
 namespace {
 
@@ -25,6 +27,12 @@ std::vector<Subcommand> subcommands() {
   std::vector<Subcommand> all = registry();
   std::ranges::sort(all, {}, &Subcommand::name);
   return all;
+}
+
+std::string output_of(const Action& action, bool as_json) {
+  const Report report = action();
+  // A file name need not be UTF-8, but JSON is.
+  return as_json ? indented_json_text(report.json) + '\n' : report.text;
 }
 
 double parse_number(const std::string& flag, std::string_view text) {

@@ -1,9 +1,9 @@
 // A subcommand is one file. It defines a function that declares its flags and returns what to do
 // once they are parsed, and registers it:
 //
-//   Action declare(CLI::App& app) {
+//   Action declare(Flags& flags) {
 //     auto options = std::make_shared<Options>();
-//     app.add_option("--bits", options->bits, "...");
+//     flags.option("--bits", options->bits, "...");
 //     return [options] { return Report{...}; };
 //   }
 //   const bool registered = register_subcommand({"steps", "one line", "the example", declare});
@@ -13,23 +13,27 @@
 #ifndef SLIMGRAD_PROGRAM_SUBCOMMAND_H_
 #define SLIMGRAD_PROGRAM_SUBCOMMAND_H_
 
-#include <CLI/CLI.hpp>
 #include <functional>
-#include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "program/output.h"
+#include "program/flags.h"
 
 namespace slimgrad::program {
 
+struct Report;  // output.h
 using Action = std::function<Report()>;
+
+// What an action has to say, as it goes to standard output.
+std::string output_of(const Action& action, bool as_json);
 
 struct Subcommand {
   std::string name;
   std::string summary;
   std::string example;  // printed at the end of --help
-  std::function<Action(CLI::App&)> declare;
+  std::function<Action(Flags&)> declare;
 };
 
 // Called while static objects are initialised, in no particular order. Returns true.
@@ -37,12 +41,6 @@ bool register_subcommand(Subcommand subcommand);
 
 // All of them, by name.
 std::vector<Subcommand> subcommands();
-
-// Arguments that do not go together, in one line.
-class UsageError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // A finite number, or two with a separator between them: "3", "-10,10". Throws UsageError, which
 // names the flag.

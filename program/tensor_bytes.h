@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "program/output.h"
-
 namespace slimgrad::program {
 
 struct NamedTensor {
@@ -36,18 +34,6 @@ inline bool is_aligned(std::span<const std::uint8_t> values, DType dtype) {
 NamedTensor parse_npy(std::span<const std::uint8_t> file, bool bfloat16);
 // What comes before the values. bfloat16, which NumPy does not know, is written as uint16.
 std::string npy_header(DType dtype, const std::vector<std::uint64_t>& shape, bool fortran_order);
-
-struct Safetensors {
-  Json metadata;                     // of the file: an object of strings, or null
-  std::vector<NamedTensor> tensors;  // in the order of their bytes
-};
-
-Safetensors parse_safetensors(std::span<const std::uint8_t> file);
-// What comes before the values, for tensors with these byte counts in this order.
-std::string safetensors_header(const Json& metadata, const std::vector<NamedTensor>& tensors,
-                               const std::vector<std::uint64_t>& num_bytes);
-
-std::optional<DType> safetensors_dtype(const std::string& type);
 
 }  // namespace slimgrad::program
 

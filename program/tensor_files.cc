@@ -26,12 +26,12 @@ void check_any_usable(const std::string& path, std::span<const Value> values, st
 
 }  // namespace
 
-CLI::Option* declare_tensor_files(CLI::App& app, TensorFileOptions& options) {
-  app.add_flag("--bfloat16", options.bfloat16, "Files of 16-bit integers (uint16) hold bfloat16");
-  return app
-      .add_option("FILE.npy", options.paths,
-                  "NumPy arrays: float16, float32, float64, or bfloat16 as uint16")
-      ->type_name("");
+Option declare_tensor_files(Flags& flags, TensorFileOptions& options) {
+  flags.flag("--bfloat16", options.bfloat16, "Files of 16-bit integers (uint16) hold bfloat16");
+  return flags
+      .option("FILE.npy", options.paths,
+              "NumPy arrays: float16, float32, float64, or bfloat16 as uint16")
+      .value_name("");
 }
 
 std::vector<NpyFile> open_tensor_files(const TensorFileOptions& options) {

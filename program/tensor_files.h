@@ -4,12 +4,14 @@
 
 #include <slimgrad/tensor_stats.h>
 
-#include <CLI/CLI.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "program/flags.h"
+#include "program/json.h"
 #include "program/npy.h"
-#include "program/output.h"
 
 namespace slimgrad::program {
 
@@ -19,7 +21,7 @@ struct TensorFileOptions {
 };
 
 // Declares FILE.npy and --bfloat16; returns the former, for what the subcommand has to add.
-CLI::Option* declare_tensor_files(CLI::App& app, TensorFileOptions& options);
+Option declare_tensor_files(Flags& flags, TensorFileOptions& options);
 
 // Opens all, and so finds the first unreadable or damaged one, before any is worked on.
 std::vector<NpyFile> open_tensor_files(const TensorFileOptions& options);

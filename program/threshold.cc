@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "program/output.h"
 #include "program/subcommand.h"
 #include "program/table.h"
 #include "program/tensor_files.h"
@@ -132,21 +133,22 @@ Report report_files(const Options& options) {
   return report;
 }
 
-Action declare(CLI::App& app) {
+Action declare(Flags& flags) {
   auto options = std::make_shared<Options>();
-  declare_tensor_files(app, options->files);
-  app.add_option("--sparsity", options->sparsity, "Wanted fraction of zeros, below 1")
-      ->type_name("S")
-      ->required();
-  app.add_option("--method", options->method,
-                 "empirical, lognormal, gennorm, normal or mean; all of them if not given")
-      ->type_name("NAME");
-  app.add_option("--log-mean", options->log_mean, "Without a file: mean of ln|x|")->type_name("M");
-  app.add_option("--log-std", options->log_std, "Without a file: deviation of ln|x|")
-      ->type_name("S");
-  app.add_option("--zero-fraction", options->zero_fraction,
-                 "Without a file: fraction of zeros already there")
-      ->type_name("Z");
+  declare_tensor_files(flags, options->files);
+  flags.option("--sparsity", options->sparsity, "Wanted fraction of zeros, below 1")
+      .value_name("S")
+      .required();
+  flags
+      .option("--method", options->method,
+              "empirical, lognormal, gennorm, normal or mean; all of them if not given")
+      .value_name("NAME");
+  flags.option("--log-mean", options->log_mean, "Without a file: mean of ln|x|").value_name("M");
+  flags.option("--log-std", options->log_std, "Without a file: deviation of ln|x|").value_name("S");
+  flags
+      .option("--zero-fraction", options->zero_fraction,
+              "Without a file: fraction of zeros already there")
+      .value_name("Z");
   return [options] {
     if (!(options->sparsity >= 0 && options->sparsity < 1))
       throw UsageError("--sparsity: expected 0 <= S < 1, got " + number(options->sparsity));

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include <slimgrad/gradient_gate.h>
+
 #include "trainer/gradient_choice.h"
-#include "trainer/model.h"
 
 namespace slimgrad::trainer {
 namespace {
@@ -21,17 +22,16 @@ double bits_of(const GateReport& report) {
 
 }  // namespace
 
-void GradientTotals::add(const torch::nn::Sequential& network) {
-  const auto gates = gates_of(network);
-  layers_.resize(gates.size());
-  for (std::size_t i = 0; i < gates.size(); ++i) {
+void GradientTotals::add(const std::vector<LayerReport>& reports) {
+  layers_.resize(reports.size());
+  for (std::size_t i = 0; i < reports.size(); ++i) {
     LayerTotals& layer = layers_[i];
-    layer.name = gates[i].first;
-    const GateReport report = gates[i].second->report();
+    const auto& [name, report] = reports[i];
+    layer.name = name;
     const auto values = static_cast<double>(report.elements);
     layer.values += report.elements;
     layer.bits += values * bits_of(report);
-    layer.last = report;
+    layer.last_format = report.quantizer ? report.quantizer->format.name() : "";
     if (!report.compressed) continue;
     layer.compressed += report.elements;
     layer.zeros += values * report.sparsity;

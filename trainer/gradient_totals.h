@@ -2,15 +2,19 @@
 #ifndef SLIMGRAD_TRAINER_GRADIENT_TOTALS_H_
 #define SLIMGRAD_TRAINER_GRADIENT_TOTALS_H_
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include <slimgrad/gradient_gate.h>
+namespace slimgrad {
+struct GateReport;  // in gradient_gate.h, which needs torch
+}
 
 namespace slimgrad::trainer {
+
+// The name of a layer, and what the gate behind it did in a backward pass.
+using LayerReport = std::pair<std::string, GateReport>;
 
 // Sums over the backward passes of one layer.
 struct LayerTotals {
@@ -21,13 +25,13 @@ struct LayerTotals {
   double bits = 0;              // of all
   double worst_miss = 0;        // largest |sparsity achieved - wanted| of a backward pass
   double cosine = 0;            // summed over compressed values
-  GateReport last;
+  std::string last_format;      // that the gradients were rounded to; empty without rounding
 };
 
 class GradientTotals {
  public:
-  // Call once after every backward pass; reads a few numbers a layer.
-  void add(const torch::nn::Sequential& network);
+  // Call once after every backward pass, with all layers in the same order.
+  void add(const std::vector<LayerReport>& reports);
 
   const std::vector<LayerTotals>& layers() const { return layers_; }
   double sparsity() const;        // of the compressed values

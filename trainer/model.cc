@@ -1,5 +1,16 @@
 #include "trainer/model.h"
 
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
+
+#include <memory>
+#include <utility>
+
+#include <slimgrad/nn.h>
+
 #include "base/hash.h"
 #include "trainer/glyphs.h"
 
@@ -58,7 +69,7 @@ class Builder {
   slimgrad::nn::SparseOptions sparse_options() const {
     return {.weight_sparsity = gradients_.sparse->weight,
             .input_sparsity = gradients_.sparse->input,
-            .gate = {.seed = layer_seed()}};
+            .gate = {.settings = {}, .seed = layer_seed()}};
   }
 
   GradientChoice gradients_;
@@ -88,17 +99,16 @@ torch::nn::Sequential make_network(Architecture architecture, const GradientChoi
   return builder.finish();
 }
 
-std::vector<std::pair<std::string, slimgrad::nn::GradientGate>> gates_of(
-    const torch::nn::Sequential& network) {
-  std::vector<std::pair<std::string, slimgrad::nn::GradientGate>> gates;
+std::vector<LayerReport> gate_reports(const torch::nn::Sequential& network) {
+  std::vector<LayerReport> reports;
   for (const auto& child : network->named_children()) {
     const auto gate = std::dynamic_pointer_cast<slimgrad::nn::GradientGateImpl>(child.value());
     if (!gate) continue;
     std::string layer = child.key();
     layer.resize(layer.size() - std::string(kGateSuffix).size());
-    gates.emplace_back(layer, slimgrad::nn::GradientGate(gate));
+    reports.emplace_back(std::move(layer), gate->report());
   }
-  return gates;
+  return reports;
 }
 
 }  // namespace slimgrad::trainer

@@ -2,16 +2,16 @@
 #ifndef SLIMGRAD_TRAINER_MODEL_H_
 #define SLIMGRAD_TRAINER_MODEL_H_
 
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <slimgrad/nn.h>
+#include <slimgrad/gradient_gate.h>
 
 #include "trainer/gradient_choice.h"
+#include "trainer/gradient_totals.h"
 
 namespace slimgrad::trainer {
 
@@ -27,9 +27,8 @@ enum class Architecture {
 torch::nn::Sequential make_network(Architecture architecture, const GradientChoice& gradients,
                                    std::uint64_t seed);
 
-// The gates of a network, each with the name of the layer that it stands behind.
-std::vector<std::pair<std::string, slimgrad::nn::GradientGate>> gates_of(
-    const torch::nn::Sequential& network);
+// What each gate of a network did in the last backward pass.
+std::vector<LayerReport> gate_reports(const torch::nn::Sequential& network);
 
 }  // namespace slimgrad::trainer
 

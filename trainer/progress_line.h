@@ -6,7 +6,7 @@
 #include <chrono>
 #include <string>
 
-#include "trainer/training.h"
+#include "trainer/run.h"
 
 namespace slimgrad::trainer {
 

@@ -1,12 +1,16 @@
 #include "trainer/report.h"
 
+#include <slimgrad/version.h>
+
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "program/table.h"
 
 namespace slimgrad::trainer {
 namespace {
 
+using Json = nlohmann::ordered_json;
 using program::Align;
 using program::Table;
 
@@ -18,9 +22,9 @@ std::string fixed(double value, int digits) {
 
 double wanted_sparsity(const Run& run) { return run.choice.gates ? run.choice.gates->sparsity : 0; }
 
-nlohmann::ordered_json json_of_layer(const LayerTotals& layer) {
+Json json_of_layer(const LayerTotals& layer) {
   const auto compressed = static_cast<double>(layer.compressed);
-  nlohmann::ordered_json json = {
+  Json json = {
       {"layer", layer.name},
       {"values", layer.values},
       {"compressed_values", layer.compressed},
@@ -30,7 +34,29 @@ nlohmann::ordered_json json_of_layer(const LayerTotals& layer) {
   json["sparsity"] = layer.zeros / compressed;
   json["worst_sparsity_miss"] = layer.worst_miss;
   json["cosine"] = layer.cosine / compressed;
-  if (layer.last.quantizer) json["last_format"] = layer.last.quantizer->format.name();
+  if (!layer.last_format.empty()) json["last_format"] = layer.last_format;
+  return json;
+}
+
+Json json_of_runs(const std::vector<Run>& runs) {
+  auto json = Json::array();
+  for (const Run& run : runs) {
+    const GradientTotals& gradients = run.result.gradients;
+    auto layers = Json::array();
+    for (const LayerTotals& layer : gradients.layers()) layers.push_back(json_of_layer(layer));
+    json.push_back({{"gradients", run.gradients},
+                    {"test_accuracy", run.result.test_accuracy},
+                    {"loss_by_epoch", run.result.loss_by_epoch},
+                    {"test_accuracy_by_epoch", run.result.accuracy_by_epoch},
+                    {"seconds_by_epoch", run.result.seconds_by_epoch},
+                    {"sparsity_wanted", wanted_sparsity(run)},
+                    {"sparsity", gradients.sparsity()},
+                    {"worst_sparsity_miss", gradients.worst_miss()},
+                    {"bits_per_value", gradients.bits_per_value()},
+                    {"mean_step_seconds", run.result.mean_step_seconds},
+                    {"median_step_seconds", run.result.median_step_seconds},
+                    {"layers", layers}});
+  }
   return json;
 }
 
@@ -65,26 +91,18 @@ std::string table_of(const std::vector<Run>& runs) {
          "survivor, a sign, and the survivors in full.\n";
 }
 
-nlohmann::ordered_json json_of(const std::vector<Run>& runs) {
-  auto json = nlohmann::ordered_json::array();
-  for (const Run& run : runs) {
-    const GradientTotals& gradients = run.result.gradients;
-    auto layers = nlohmann::ordered_json::array();
-    for (const LayerTotals& layer : gradients.layers()) layers.push_back(json_of_layer(layer));
-    json.push_back({{"gradients", run.gradients},
-                    {"test_accuracy", run.result.test_accuracy},
-                    {"loss_by_epoch", run.result.loss_by_epoch},
-                    {"test_accuracy_by_epoch", run.result.accuracy_by_epoch},
-                    {"seconds_by_epoch", run.result.seconds_by_epoch},
-                    {"sparsity_wanted", wanted_sparsity(run)},
-                    {"sparsity", gradients.sparsity()},
-                    {"worst_sparsity_miss", gradients.worst_miss()},
-                    {"bits_per_value", gradients.bits_per_value()},
-                    {"mean_step_seconds", run.result.mean_step_seconds},
-                    {"median_step_seconds", run.result.median_step_seconds},
-                    {"layers", layers}});
-  }
-  return json;
+std::string json_of(const Arguments& arguments, const std::vector<Run>& runs) {
+  const Json json = {{"version", SLIMGRAD_VERSION},
+                     {"model", arguments.model},
+                     {"training_images", arguments.num_images},
+                     {"test_images", arguments.num_test_images},
+                     {"epochs", arguments.training.epochs},
+                     {"batch_size", arguments.training.batch_size},
+                     {"learning_rate", arguments.training.learning_rate},
+                     {"seed", arguments.training.seed},
+                     {"threads", arguments.threads},
+                     {"runs", json_of_runs(runs)}};
+  return json.dump(2) + '\n';
 }
 
 }  // namespace slimgrad::trainer

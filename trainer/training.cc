@@ -1,13 +1,17 @@
 #include "trainer/training.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adamw.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numeric>
 #include <stdexcept>
-#include <string>
+#include <vector>
+
+#include "trainer/model.h"
 
 namespace slimgrad::trainer {
 namespace {
@@ -112,7 +116,7 @@ RunResult train(torch::nn::Sequential& network, const Samples& training, const S
           take_step(network, optimizer, training,
                     permutation.slice(0, i * options.batch_size, (i + 1) * options.batch_size));
       step_seconds.push_back(seconds_since(step_start));
-      result.gradients.add(network);
+      result.gradients.add(gate_reports(network));
       loss_sum += outcome.loss;
       correct += outcome.correct;
       ++progress.step;
