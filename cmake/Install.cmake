@@ -34,6 +34,12 @@ print(p.relpath(s.get_path('platlib'), s.get_path('scripts')))"
     set(train_rpath "$ORIGIN/${packages}/${prefix}lib" "$ORIGIN/${packages}/torch/lib")
     if(recorded_libtorch)
       list(APPEND train_rpath "${recorded_libtorch}/lib")
+    else()
+      # A wheel serves several Pythons, each of which has a folder of its own name.
+      foreach(minor RANGE 10 15)
+        set(packages "../lib/python3.${minor}/site-packages")
+        list(APPEND train_rpath "$ORIGIN/${packages}/${prefix}lib" "$ORIGIN/${packages}/torch/lib")
+      endforeach()
     endif()
   else()
     set_target_properties(slimgrad_torch PROPERTIES INSTALL_RPATH "${SLIMGRAD_LIBTORCH_ROOT}/lib")

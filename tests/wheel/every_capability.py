@@ -64,7 +64,7 @@ for command in (
     "slimgrad decode gradient.sg back.npy",
     "slimgrad-train --images 64 --test-images 32 --epochs 1 --min-accuracy 0",
 ):
-    subprocess.run(f"{scripts}/{command}", shell=True, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(f"{scripts}/{command}", shell=True, check=True, capture_output=True)
 assert (numpy.load("back.npy") == gradient.numpy()).all()
 for name in ("gradient.npy", "gradient.sg", "back.npy"):
     Path(name).unlink()
