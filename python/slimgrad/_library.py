@@ -12,9 +12,9 @@ _PATH = Path(__file__).parent / "lib" / "libslimgrad_torch.so"
 def _load() -> None:
     if not torch.__version__.startswith(TORCH_SERIES + "."):
         raise ImportError(
-            f"slimgrad was built for torch {TORCH_SERIES}, found torch {torch.__version__}: install "
-            f"slimgrad again from source (pip install --no-build-isolation --force-reinstall "
-            f"--no-deps .), or torch {TORCH_SERIES}"
+            f"slimgrad was built for torch {TORCH_SERIES}, found torch {torch.__version__}: "
+            "install slimgrad again from source (pip install --no-build-isolation "
+            f"--force-reinstall --no-deps .), or torch {TORCH_SERIES}"
         )
     torch.ops.load_library(str(_PATH))
 
