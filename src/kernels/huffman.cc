@@ -216,9 +216,9 @@ DecodeStatus decode(std::span<const std::uint8_t> bytes, const HuffmanDecodeTabl
     done += rounds * kRound;
   }
   for (int s = 0; s < kHuffmanStreams; ++s) {
-    const std::size_t first = done + static_cast<std::size_t>(s);
-    const std::size_t left = first < symbols.size() ? symbols.size() - first : 0;
-    const DecodeStatus status = finish(readers[s], table, symbols.data() + first, left);
+    const std::size_t first = std::min(done + static_cast<std::size_t>(s), symbols.size());
+    const DecodeStatus status =
+        finish(readers[s], table, symbols.data() + first, symbols.size() - first);
     if (status != DecodeStatus::kOk) return status;
   }
   return DecodeStatus::kOk;

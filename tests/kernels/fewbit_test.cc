@@ -94,7 +94,7 @@ TYPED_TEST(FewbitKernels, SpecificationCountsBordersBelow) {
           continue;
         }
         const float x = is_even ? std::fabs(to_float(values[i])) : to_float(values[i]);
-        const auto end = steps.borders + (1 << bits) - 1;
+        const auto end = steps.borders + ((1 << bits) - 1);
         const auto expected =
             std::isnan(x) ? 0 : std::lower_bound(steps.borders, end, x) - steps.borders;
         ASSERT_EQ(code, expected) << "x = " << x;
