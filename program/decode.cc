@@ -87,6 +87,7 @@ std::uint64_t write_npy(const PayloadFile& input, const Options& options, NewFil
 }
 
 Report run(const Options& options) {
+  check_distinct(options.in, options.out);
   const InputFile in(options.in);
   NewFile file(options.out);
   std::uint64_t size = 0;

@@ -126,6 +126,7 @@ Report report_of(const Options& options, const Safetensors& input,
 
 Report run(const Options& options) {
   const EncodeOptions how = encode_options(options);
+  check_distinct(options.in, options.out);
   const InputFile in(options.in);
   const bool container = ends_with(options.in, ".safetensors");
   Safetensors input;

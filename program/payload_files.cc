@@ -1,9 +1,12 @@
 #include "program/payload_files.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 
+#include "program/flags.h"
 #include "program/safetensors.h"
 
 namespace slimgrad::program {
@@ -89,6 +92,14 @@ std::string container_header(const Json& metadata, const std::vector<NamedTensor
 
 bool ends_with(const std::string& path, std::string_view ending) {
   return std::string_view(path).ends_with(ending);
+}
+
+void check_distinct(const std::string& in, const std::string& out) {
+  // One that cannot be asked is found out when it is opened.
+  struct stat of_in, of_out;
+  if (stat(in.c_str(), &of_in) == 0 && stat(out.c_str(), &of_out) == 0 &&
+      of_in.st_dev == of_out.st_dev && of_in.st_ino == of_out.st_ino)
+    throw UsageError("expected an output other than the input, got '" + in + "' and '" + out + "'");
 }
 
 }  // namespace slimgrad::program

@@ -40,6 +40,9 @@ std::string container_header(const Json& metadata, const std::vector<NamedTensor
 
 bool ends_with(const std::string& path, std::string_view ending);
 
+// Throws UsageError if both are the same file, by whatever names: the input would be overwritten.
+void check_distinct(const std::string& in, const std::string& out);
+
 }  // namespace slimgrad::program
 
 #endif  // SLIMGRAD_PROGRAM_PAYLOAD_FILES_H_

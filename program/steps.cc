@@ -1,6 +1,7 @@
 // slimgrad steps: the best step function for the derivative of an activation.
 #include <slimgrad/steps.h>
 
+#include <cmath>
 #include <memory>
 
 #include "program/output.h"
@@ -25,6 +26,11 @@ Report report_names() {
   return report;
 }
 
+// A border that lies at zero but for rounding errors is shown there.
+double shown(double border, double low, double high) {
+  return std::abs(border) < 1e-12 * (high - low) ? 0 : border;
+}
+
 std::string steps_text(const StepTable& steps, double low, double high) {
   Table table({{"code"}, {steps.even ? "from |x| >" : "from x >"}, {"to"}, {"level"}});
   for (std::size_t i = 0; i < steps.levels.size(); ++i) {
@@ -37,8 +43,9 @@ std::string steps_text(const StepTable& steps, double low, double high) {
 
 Report report_steps(const Options& options) {
   const auto [low, high] = parse_pair("--interval", options.interval, ',');
-  const StepTable steps =
+  StepTable steps =
       optimal_steps(options.activation, options.bits, low, high, parse_step_weight(options.weight));
+  for (double& border : steps.borders) border = shown(border, low, high);
   Report report;
   report.json = {
       {"activation", options.activation}, {"bits", options.bits}, {"interval", {low, high}},
@@ -81,12 +88,12 @@ constexpr char kExample[] = R"help(Example:
   $ slimgrad steps silu --bits 2
   The derivative of silu with 2 bits, uniform weight on [-10, 10]
 
-  code      from x >            to       level
-  ----  ------------  ------------  ----------
-     0           -10     -0.789277  -0.0267141
-     1     -0.789277  -9.69373e-16    0.312324
-     2  -9.69373e-16      0.789277    0.687676
-     3      0.789277            10     1.02671
+  code   from x >         to       level
+  ----  ---------  ---------  ----------
+     0        -10  -0.789277  -0.0267141
+     1  -0.789277          0    0.312324
+     2          0   0.789277    0.687676
+     3   0.789277         10     1.02671
 
   squared error 0.0478495)help";
 

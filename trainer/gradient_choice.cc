@@ -10,7 +10,7 @@
 namespace slimgrad::trainer {
 namespace {
 
-constexpr int kLeastBits = 2, kMostBits = 8, kMostStochasticBits = 5;
+constexpr int kLeastBits = 2, kMostBits = 8;
 
 [[noreturn]] void refuse(std::string_view text) {
   throw_invalid("gradients",
@@ -59,10 +59,6 @@ GradientChoice parse_gradient_choice(std::string_view text) {
   if (!rest.starts_with("fp")) refuse(text);
   settings.bits = number_in<int>(rest.substr(2), text);
   if (settings.bits < kLeastBits || settings.bits > kMostBits) refuse(text);
-  if (settings.bits <= kMostStochasticBits) {
-    settings.rounding = Rounding::kStochastic;
-    settings.underflow = Underflow::kStochastic;
-  }
   return {.gates = settings, .sparse = std::nullopt};
 }
 

@@ -21,8 +21,7 @@ struct GradientChoice {
 };
 
 // "fp6", "prune:0.85", "prune:0.85+fp6" or "sparse:0.9:0.5" (weight, input); nothing for "none".
-// Formats of at most five bits are rounded stochastically: their steps are so coarse that rounding
-// to nearest would bias the gradient. Throws InvalidArgument on anything else.
+// Throws InvalidArgument on anything else.
 GradientChoice parse_gradient_choice(std::string_view text);
 
 // The bits a gradient value needs at best, for the shares of zeros and of values at +-threshold

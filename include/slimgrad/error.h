@@ -24,6 +24,7 @@ enum class PayloadErrorCode {
   kTruncated,      // the blocks that the header announces are not all there
   kTrailingBytes,  // more bytes than the header announces
   kBadBlock,       // a block that does not decode
+  kTooLarge,       // values that the caller, or the machine, has no room for
 };
 
 // Python: slimgrad.PayloadError, which is a ValueError.

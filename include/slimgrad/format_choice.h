@@ -1,5 +1,11 @@
 // Which low-bit format, and at which scale. Pure functions.
 //
+// The default chooses both from what was measured: the split with the least error on the tensor's
+// own histogram, at the scale that it will get, under the rounding that will be used. The closed
+// forms know one number, the deviation of log2|x|, and assume a lognormal around it: where a few
+// values stand far above the rest, as in the gradient of a softmax, they spend too few bits on
+// exponents and the bulk underflows.
+//
 // The deviations here are of log2|x|, as in section 4 of the lognormal paper, and the names say so;
 // everywhere else in slimgrad logarithms are natural: log2_std = log_std / ln 2.
 #ifndef SLIMGRAD_FORMAT_CHOICE_H_
@@ -8,6 +14,7 @@
 #include <string_view>
 
 #include <slimgrad/float_format.h>
+#include <slimgrad/quantizer.h>
 #include <slimgrad/tensor_stats.h>
 
 namespace slimgrad {
@@ -31,9 +38,11 @@ constexpr double log2_std_of_range(double low, double high) { return low + 0.67 
 // The best format for a range of deviations: at log2_std_of_range().
 FloatFormat best_format(int bits, double log2_std_low, double log2_std_high);
 
-// The same for any distribution: least expected relative error on the tensor's histogram, each
-// format at its own best power-of-two scale.
-FloatFormat best_format(int bits, const TensorStats& stats);
+// The same as relative_error() and best_format() if x itself were normal, x ~ N(0, std^2), on the
+// grid at scale 1: the assumption that the paper argues against (its Figure 3c), for comparison.
+// Its choice of a format has ever fewer exponent bits as the spread grows.
+double relative_error_of_normal(const FloatFormat& format, double std);
+FloatFormat best_format_of_normal(int bits, double std);
 
 enum class ScaleMethod {
   kMax,        // the largest grid value lands on max|x|
@@ -48,6 +57,38 @@ ScaleMethod parse_scale_method(std::string_view name);
 // The scale at which to store a tensor with these statistics: a stored value is scale times a grid
 // value. 1 if the tensor has no finite non-zero value.
 double gradient_scale(const TensorStats& stats, const FloatFormat& format, ScaleMethod method);
+
+enum class SplitMethod {
+  kEmpirical,  // least error on the histogram, at the scale that the format would get
+  kLognormal,  // best_format() of the measured deviation: the paper's rule
+  kNormal,     // best_format_of_normal() of the same number
+};
+
+std::string_view split_method_name(SplitMethod method);  // "empirical", "lognormal", "normal"
+SplitMethod parse_split_method(std::string_view name);
+
+enum class ErrorMeasure {
+  kRelative,  // mean of |x_q - x| / |x| over non-zero values
+  kSquared,   // mean of (x_q - x)^2, over the mean square
+};
+
+// What a split is chosen for. The first is all that the closed forms look at.
+struct SplitOptions {
+  SplitMethod method = SplitMethod::kEmpirical;
+  ScaleMethod scale = ScaleMethod::kMax;
+  double fixed_scale = 0;  // positive: used instead
+  Rounding rounding = Rounding::kStochastic;
+  Underflow underflow = Underflow::kStochastic;
+  ErrorMeasure error = ErrorMeasure::kRelative;
+};
+
+// The split of `bits` (2 to 8) for a tensor with these statistics. Costs some ten microseconds.
+// REQUIRES: what the scale method wants of the statistics; a histogram.
+FloatFormat best_format(int bits, const TensorStats& stats, const SplitOptions& options = {});
+
+// The error that a quantizer is expected to make on a tensor with these statistics.
+double expected_error(const TensorStats& stats, const Quantizer& quantizer,
+                      ErrorMeasure error = ErrorMeasure::kRelative);
 
 }  // namespace slimgrad
 

@@ -42,6 +42,7 @@ struct GateReport {
   double log_std = 0;       // of the sample
   double sparsity_wanted = 0, sparsity = 0, at_threshold = 0;
   double cosine = 1, relative_error = 0;  // of gradient and compressed gradient, on the sample
+  double bias = 0;                        // of the sum over the sample, over the sum of magnitudes
   double threshold = 0;
   std::optional<Quantizer> quantizer;
 };

@@ -33,10 +33,13 @@ struct GradientSettings {
 
   int bits = 0;                       // 0: do not quantize
   std::optional<FloatFormat> format;  // none: see plan_gradient()
+  SplitMethod split = SplitMethod::kEmpirical;
   ScaleMethod scale_method = ScaleMethod::kMax;
   double fixed_scale = 0;  // positive: used instead of scale_method (global loss scaling)
-  Rounding rounding = Rounding::kNearest;
-  Underflow underflow = Underflow::kZero;
+  // Unbiased; rounding to nearest and flushing to zero are cheaper, and harm layers with a great
+  // many small values that matter together, such as the softmax of a vocabulary.
+  Rounding rounding = Rounding::kStochastic;
+  Underflow underflow = Underflow::kStochastic;
 };
 
 // What to do with the gradient at hand.
@@ -49,16 +52,18 @@ struct GradientPlan {
 // REQUIRES: stats.num_finite() > 0. A tensor with nothing to prune, or without a non-zero value,
 // gets a plan that leaves it alone in that respect.
 //
-// The format, unless given, is the best one for the measured spread; of a pruned gradient, the one
-// with the finest steps that covers what is left. There most values lie at +-threshold, so the
-// scale is raised, by less than one step of the grid, until the threshold is itself a grid value:
-// rounding to nearest would otherwise shift the bulk of the tensor. Where the grid does not reach
-// down to the threshold, underflow is stochastic whatever the settings say.
+// The format, unless given, is the best one by settings.split; of a pruned gradient, the one with
+// the finest steps that covers what is left. There most values lie at +-threshold, so the scale is
+// raised, by less than one step of the grid, until the threshold is itself a grid value: rounding
+// to nearest would otherwise shift the bulk of the tensor. Where the grid does not reach down to
+// the threshold, underflow is stochastic whatever the settings say.
 GradientPlan plan_gradient(const TensorStats& stats, const GradientSettings& settings);
 
-// A plan that was made for an older gradient, made safe for this one: never prune above
-// mean|x| / (1 - sparsity). The noise of pruning, E[|x| (alpha - |x|)^+], grows with alpha without
-// bound; a stale threshold far above a shrunken tensor would drown it.
+// A plan that was made for an older gradient, made safe for this one. Never prune above mean|x| /
+// (1 - sparsity): the noise of pruning, E[|x| (alpha - |x|)^+], grows with alpha without bound; a
+// stale threshold far above a shrunken tensor would drown it. A scale that its method found stays
+// between the one it would find today, below which values are clipped, and four times that, above
+// which ever more of the tensor drowns in the noise of underflow in the same way.
 GradientPlan guard_plan(const GradientPlan& plan, const TensorStats& stats,
                         const GradientSettings& settings);
 

@@ -76,7 +76,11 @@ struct EncodeOptions {
 };
 
 std::vector<std::uint8_t> encode(const TensorView& tensor, const EncodeOptions& options = {});
-std::vector<std::uint8_t> decode(std::span<const std::uint8_t> payload);
+// Throws PayloadError instead of allocating more than max_bytes. A block of equal values takes a
+// few bytes, so a short payload may rightly stand for a large tensor: whoever decodes what
+// strangers send says what is too large. The checksum finds damage; it is no signature.
+std::vector<std::uint8_t> decode(std::span<const std::uint8_t> payload,
+                                 std::uint64_t max_bytes = std::uint64_t{1} << 60);
 PayloadInfo inspect(std::span<const std::uint8_t> payload);
 
 // What encode() of the tensor can need at most.

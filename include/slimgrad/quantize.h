@@ -26,27 +26,12 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include <slimgrad/apply_counts.h>
-#include <slimgrad/float_format.h>
 #include <slimgrad/half.h>
+#include <slimgrad/quantizer.h>
 
 namespace slimgrad {
-
-enum class Rounding { kNearest, kStochastic };
-enum class Underflow { kZero, kStochastic };
-
-// "nearest", "stochastic"; "zero", "stochastic". Throw InvalidArgument for other names.
-Rounding parse_rounding(std::string_view name);
-Underflow parse_underflow(std::string_view name);
-
-struct Quantizer {
-  FloatFormat format;
-  double scale = 1.0;  // Used as a float32: positive, finite and not subnormal.
-  Rounding rounding = Rounding::kNearest;
-  Underflow underflow = Underflow::kZero;
-};
 
 inline constexpr std::uint64_t kPieceElements = 256;
 

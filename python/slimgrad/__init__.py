@@ -7,7 +7,7 @@ from .coding import PayloadError, decode, encode, inspect
 from .controller import Controller, compress
 from .distributions import FAMILIES, Distribution, fit
 from .fewbit import step_table
-from .formats import FloatFormat, best_format, gradient_scale, relative_error
+from .formats import FloatFormat, best_format, expected_error, gradient_scale, relative_error
 from .gradients import LossScale, Prune, Quantize
 from .pruning import (
     Allocation,
@@ -54,6 +54,7 @@ __all__ = [
     "decode",
     "encode",
     "expected_cosine",
+    "expected_error",
     "expected_sparsity",
     "fit",
     "functional",

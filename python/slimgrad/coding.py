@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
 
+from ._arguments import tensor_with_values
 from ._library import ops
 from .formats import FloatFormat, as_format
 from .quantization import _seed
@@ -39,6 +41,23 @@ def _(payload):
         "[decode] the type and shape of a payload are in its bytes: call slimgrad.decode outside "
         "of torch.compile, or behind torch.compiler.disable"
     )
+
+
+def _bytes_of(payload, op: str) -> torch.Tensor:
+    """A payload as the ops take it. What is wrong with it is said without showing it."""
+    if isinstance(payload, torch.Tensor):
+        return payload
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"[{op}] expected a payload as a uint8 tensor, bytes, bytearray or memoryview, got "
+            f"{type(payload).__name__}"
+        )
+    view = memoryview(payload).cast("B")
+    if not view.nbytes:
+        return torch.empty(0, dtype=torch.uint8)
+    with warnings.catch_warnings():  # that bytes cannot be written to: nobody does
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        return torch.frombuffer(view, dtype=torch.uint8)
 
 
 def _checked(op: Callable, *arguments: torch.Tensor):
@@ -91,7 +110,7 @@ def encode(
     format = as_format(format)
     payload_seed = _seed(seed) if rounding == "stochastic" else 0
     arguments = (
-        x.detach().cpu(),
+        tensor_with_values(x, "encode").detach().cpu(),
         mode,
         bits,
         format.exponent_bits,
@@ -107,23 +126,41 @@ def encode(
     return ops.encode(*arguments) if out is None else out[: int(ops.encode_into(*arguments, out))]
 
 
-def decode(payload: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+Payload = torch.Tensor | bytes | bytearray | memoryview
+
+
+def decode(
+    payload: Payload, out: torch.Tensor | None = None, *, max_bytes: int | None = None
+) -> torch.Tensor:
     """The tensor of a payload, with its type and shape. Damaged bytes raise ``PayloadError``.
+
+    ``max_bytes``: refuse a payload whose tensor would take more, before anything is allocated. A
+    block of equal values takes a few bytes, so a short payload may rightly stand for a large
+    tensor: whoever decodes what strangers send should say what is too large. The checksum finds
+    damage; it is no signature.
 
     ``out``: a contiguous tensor of that type and shape, on the CPU, to write to and to return.
     After a ``PayloadError`` its values are unspecified. (A payload in Fortran order, from the
     program, asks for the transpose of a contiguous tensor.) With it torch.compile has this in its
     graphs, too.
     """
+    payload = _bytes_of(payload, "decode")
+    if max_bytes is not None:
+        info = inspect(payload)
+        announced = info["shape"].numel() * info["dtype"].itemsize
+        if announced > max_bytes:
+            raise PayloadError(f"the payload is of {announced} bytes, more than {max_bytes}")
     if out is None:
         return _checked(ops.decode, payload)
     _checked(ops.decode_into, payload, out)
     return out
 
 
-def inspect(payload: torch.Tensor) -> dict:
+def inspect(payload: Payload) -> dict:
     """What a payload says about itself, after its checksum has been checked."""
-    mode, dtype, shape, scale, numbers, model, laws, survivors = _checked(ops.inspect, payload)
+    mode, dtype, shape, scale, numbers, model, laws, survivors = _checked(
+        ops.inspect, _bytes_of(payload, "inspect")
+    )
     bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes = numbers
     info = {"mode": mode, "dtype": getattr(torch, dtype), "shape": torch.Size(shape)}
     info["nbytes"] = num_bytes

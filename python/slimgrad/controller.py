@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ._library import ops
+from .advice import advice
 from .gate import GradientGate
 from .gradients import LossScale, Prune, Quantize, parse_gradients
 from .nn.convert import ConversionReport, convert_activations
@@ -27,7 +28,7 @@ from .nn.layers import (
     make_sparse,
     new_product_plan,
 )
-from .plan import SCHEDULE_ROWS, Plan, layer_report, new_plan
+from .plan import SCHEDULE, SCHEDULE_ROWS, Plan, layer_report, new_plan
 
 GATE = "slimgrad_gate"  # the name of the submodule that a compressed layer gets
 
@@ -60,21 +61,22 @@ def _gate_output(module: nn.Module, _inputs, output: torch.Tensor) -> torch.Tens
 
 def _check_names(model: nn.Module, selector: Selector, what: str) -> None:
     """A name that no module has is a mistake, most likely in its spelling."""
-    if selector is None or callable(selector):
-        return
     known = {name for name, _ in model.named_modules(remove_duplicate=False)}
-    for name in [selector] if isinstance(selector, str) else selector:
+    for name in _names(selector):
         if name not in known:
             raise ValueError(f"[compress] expected names of modules in {what}, got {name!r}")
 
 
+def _names(selector: Selector) -> list[str]:
+    if selector is None or callable(selector):
+        return []
+    return [selector] if isinstance(selector, str) else list(selector)
+
+
 def _selected(name: str, module: nn.Module, selector: Selector) -> bool:
-    if selector is None:
-        return False
     if callable(selector):
         return bool(selector(name, module))
-    names = [selector] if isinstance(selector, str) else list(selector)
-    return any(name == prefix or name.startswith(prefix + ".") for prefix in names)
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in _names(selector))
 
 
 class _AcrossLayers:
@@ -141,6 +143,14 @@ class Controller:
                     report[f"{name}.{product}"] |= choice
         return report
 
+    def warnings(self) -> list[str]:
+        """Where the last backward pass harmed a layer, in words, with what helps."""
+        return [
+            sentence
+            for name, row in self.report().items()
+            for sentence in advice(name, row, self.prune, self.quantize)
+        ]
+
     def summary(self) -> str:
         """A table of every layer: spread, sparsity wanted and achieved, errors, format, scale."""
         head = (
@@ -161,6 +171,7 @@ class Controller:
         lines += [f"{name[-28:]:28} not converted: {why}" for name, why in self.left.items()]
         if self.activations.converted or self.activations.left:
             lines.append(str(self.activations))
+        lines += [f"warning: {sentence}" for sentence in self.warnings()]
         return "\n".join(lines)
 
     def log(self, to, step: int | None = None) -> None:
@@ -215,7 +226,7 @@ class Controller:
             self.prune = replace(self.prune, sparsity=sparsity)
             gates = list(self.gates.values())
         for gate in gates:
-            gate.plan[Plan.SCHEDULE :] = -1
+            gate.plan[SCHEDULE] = -1
             gate.plan[Plan.SPARSITY] = gate.plan[Plan.TARGET] = sparsity
             gate.plan[Plan.DUE] = 1
 
@@ -255,13 +266,17 @@ class Controller:
             if getattr(self.prune, product) > 0:
                 self.gates[f"{name}.{product}"] = getattr(state, product)
 
-    def _convert_activations(self, bits: int | str, inputs: Any, chosen: Callable) -> None:
+    def _convert_activations(
+        self, bits: int | str, inputs: Any, chosen: Callable, named: Sequence[str]
+    ) -> None:
         before = [
             (parent, name, child)
             for parent in self.model.modules()
             for name, child in parent._modules.items()
         ]
-        self.activations = convert_activations(self.model, bits, include=chosen, inputs=inputs)
+        self.activations = convert_activations(
+            self.model, bits, include=chosen, named=named, inputs=inputs
+        )
         self._replaced = [row for row in before if row[0]._modules[row[1]] is not row[2]]
 
     def _plan_across_layers(self) -> None:
@@ -334,7 +349,8 @@ def compress(
     and linear layers, and what its activations keep.
 
     gradients: "fp4" to "fp8", a Prune, a Quantize, or a list with one of each.
-    activations: 1 to 4 bits an element, or "exact"; see slimgrad.nn.convert_activations.
+    activations: 1 to 4 bits an element, or "exact"; see slimgrad.nn.convert_activations. Sigmoid
+        and Tanh stay as they are unless ``include`` names them.
     inputs: sample inputs; one forward pass then finds activations that are called as functions,
         which cannot be converted, and the report names them.
     include, exclude: a name or names (with all below them), or a predicate (name, module).
@@ -373,6 +389,7 @@ def compress(
                 (include is None or _selected(name, module, include))
                 and not _selected(name, module, exclude)
             ),
+            _names(include),
         )
     if prune is None and quantize is None:
         if activations is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ._arguments import tensor_with_values
 from ._library import ops
 
 _PARAMETERS = {
@@ -56,11 +57,12 @@ class Distribution:
     def ks(self, x: torch.Tensor) -> float:
         """Kolmogorov-Smirnov distance between |x| (zeros and non-finite values left out) and this
         law of the magnitude."""
-        return ops.ks_distance(x, self.family, self._values()).item()
+        return ops.ks_distance(tensor_with_values(x, "ks"), self.family, self._values()).item()
 
     def wasserstein(self, x: torch.Tensor, p: int = 1) -> float:
         """Wasserstein distance of order 1 or 2: of the signed values for the symmetric families,
         of the magnitudes for lognormal and loglaplace."""
+        x = tensor_with_values(x, "wasserstein")
         return ops.wasserstein_distance(x, self.family, self._values(), p).item()
 
     def __repr__(self) -> str:
@@ -73,5 +75,5 @@ def fit(x: torch.Tensor, family: str) -> Distribution:
 
     ``x`` is float32, bfloat16, float16, or float64, since fits compute in double.
     """
-    params = ops.fit(x, family).tolist()
+    params = ops.fit(tensor_with_values(x, "fit"), family).tolist()
     return Distribution(family, **dict(zip(_PARAMETERS[family], params, strict=True)))

@@ -60,18 +60,56 @@ def relative_error(format: FloatFormat | str, log2_std: float) -> float:
     return ops.relative_error(format.exponent_bits, format.mantissa_bits, log2_std)
 
 
-def best_format(bits: int, log2_std: float | tuple[float, float] | TensorStats) -> FloatFormat:
-    """The split of ``bits`` into exponent and mantissa with the least relative error.
+def best_format(
+    bits: int,
+    what: float | tuple[float, float] | TensorStats,
+    method: str | None = None,
+    *,
+    scale: str = "max",
+    rounding: str = "stochastic",
+    underflow: str = "stochastic",
+    error: str = "relative",
+) -> FloatFormat:
+    """The split of ``bits`` into exponent and mantissa with the least error.
 
-    ``log2_std`` is the deviation of log2|x|; a (low, high) range is evaluated at two thirds of it,
-    which reproduces the lognormal paper's Table 2. With TensorStats the error is the histogram's.
+    what: TensorStats, or the deviation of log2|x|: a number, or a (low, high) range, which is
+        evaluated at two thirds of it; that reproduces the lognormal paper's Table 2.
+    method: "empirical", the default for TensorStats: on the tensor's histogram, at the scale that
+        the format would get, under the rounding and underflow given. "lognormal", the default for a
+        deviation: the paper's closed form, which knows nothing else. "normal": if x itself were
+        normal with that deviation, for comparison with the paper's Figure 3c.
+    error: "relative", the mean of |x_q - x| / |x|, or "squared".
     """
-    if isinstance(log2_std, TensorStats):
-        exponent_bits, mantissa_bits = ops.best_format_of_stats(log2_std.tensor, bits).tolist()
+    if isinstance(what, TensorStats):
+        exponent_bits, mantissa_bits = ops.best_format_of_stats(
+            what.tensor, bits, method or "empirical", scale, rounding, underflow, error
+        ).tolist()
         return FloatFormat(f"1-{int(exponent_bits)}-{int(mantissa_bits)}")
-    low, high = log2_std if isinstance(log2_std, tuple | list) else (log2_std, log2_std)
-    exponent_bits, mantissa_bits = ops.best_format(bits, low, high)
+    low, high = what if isinstance(what, tuple | list) else (what, what)
+    exponent_bits, mantissa_bits = ops.best_format(bits, low, high, method or "lognormal")
     return FloatFormat(f"1-{exponent_bits}-{mantissa_bits}")
+
+
+def expected_error(
+    stats: TensorStats,
+    format: FloatFormat | str,
+    scale: float,
+    rounding: str = "stochastic",
+    underflow: str = "stochastic",
+    error: str = "relative",
+) -> float:
+    """The error that quantize() is expected to make on a tensor with these statistics: the mean of
+    |x_q - x| / |x| over non-zero values, or with error="squared" the mean square over that of x."""
+    format = as_format(format)
+    return ops.expected_error(
+        stats_tensor(stats),
+        format.exponent_bits,
+        format.mantissa_bits,
+        scale,
+        rounding,
+        underflow,
+        error,
+    ).item()
 
 
 def gradient_scale(

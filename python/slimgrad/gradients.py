@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import torch
 
 from .formats import FloatFormat, as_format
-from .plan import METHODS, PRUNE_KINDS, ROUNDINGS, SCALE_METHODS, UNDERFLOWS, Plan, choice
+from .plan import (
+    METHODS,
+    PRUNE_KINDS,
+    ROUNDINGS,
+    SCALE_METHODS,
+    SPLIT,
+    SPLIT_METHODS,
+    UNDERFLOWS,
+    Plan,
+    choice,
+)
 
 ALLOCATIONS = ("uniform", "min_cosine", "mean_cosine", "mean_error", "total_error")
 
@@ -126,19 +136,23 @@ class LossScale:
 class Quantize:
     """Rounding of neural gradients to a low-bit float format.
 
-    bits: 2 to 8; the exponent/mantissa split follows each layer's measured spread. Or
+    bits: 2 to 8; the exponent/mantissa split follows what is measured of each layer. Or
     format: a fixed split such as "1-4-1".
+    method: how the split is chosen: "empirical", the least error on the layer's own histogram at
+        the scale that it gets; or for comparison "lognormal", the paper's rule by the spread alone,
+        and "normal", the same for normal gradients.
     scale: "max", "predicted" or "error" (per layer), or a LossScale (one for all, a baseline).
-    rounding: "nearest" or "stochastic"; underflow: "zero" or "stochastic". By default formats of
-        at most 5 bits use the stochastic ones, which keep the gradient unbiased; wider ones do not
-        need them.
+    rounding: "stochastic" or "nearest"; underflow: "stochastic" or "zero". The stochastic ones keep
+        the gradient unbiased. The others take three fifths of the time (docs/benchmarks.md) and
+        shift sums of many small values: gradients of a softmax over a vocabulary, for example.
     """
 
     bits: int | None = None
     format: FloatFormat | str | None = None
     scale: str | LossScale = "max"
-    rounding: str | None = None
-    underflow: str | None = None
+    rounding: str = "stochastic"
+    underflow: str = "stochastic"
+    method: str = "empirical"
 
     def __post_init__(self):
         if (self.bits is None) == (self.format is None):
@@ -148,9 +162,7 @@ class Quantize:
             object.__setattr__(self, "bits", self.format.bits)
         if not isinstance(self.bits, int) or not 2 <= self.bits <= 8:
             raise ValueError(f"[Quantize] expected 2 to 8 bits, got {self.bits!r}")
-        default = "stochastic" if self.bits <= 5 else None
-        object.__setattr__(self, "rounding", self.rounding or default or "nearest")
-        object.__setattr__(self, "underflow", self.underflow or default or "zero")
+        choice(self.method, SPLIT_METHODS, "method")
         choice(self.rounding, ROUNDINGS, "rounding")
         choice(self.underflow, UNDERFLOWS, "underflow")
         if not isinstance(self.scale, LossScale):
@@ -158,6 +170,7 @@ class Quantize:
 
     def write(self, plan: torch.Tensor) -> None:
         plan[Plan.BITS] = self.bits
+        plan[SPLIT] = SPLIT_METHODS.index(self.method)
         if self.format is not None:
             plan[Plan.EXPONENT_BITS] = self.format.exponent_bits
             plan[Plan.MANTISSA_BITS] = self.format.mantissa_bits

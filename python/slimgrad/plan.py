@@ -46,10 +46,13 @@ class Plan(_FromZero):
 
 
 SCHEDULE_ROWS = 8
-PLAN_SIZE = Plan.SCHEDULE + 2 * SCHEDULE_ROWS
+SCHEDULE = slice(Plan.SCHEDULE, Plan.SCHEDULE + 2 * SCHEDULE_ROWS)
+SPLIT = SCHEDULE.stop
+PLAN_SIZE = SPLIT + 1
 
 PRUNE_KINDS = ("none", "stochastic", "topk", "topk_stochastic")
 METHODS = ("empirical", "lognormal", "gennorm", "normal", "mean")
+SPLIT_METHODS = ("empirical", "lognormal", "normal")
 SCALE_METHODS = ("max", "predicted", "error")
 ROUNDINGS = ("nearest", "stochastic")
 UNDERFLOWS = ("zero", "stochastic")
@@ -64,6 +67,7 @@ _REPORT = (
     "nonfinite",
     "compressed",
     "saturated",
+    "bias",
 )
 LAYER_STATS_SIZE = STATS_SIZE + len(_REPORT)
 
@@ -76,7 +80,7 @@ def choice(value: str, names: tuple[str, ...], what: str) -> int:
 
 def new_plan() -> torch.Tensor:
     plan = torch.zeros(PLAN_SIZE, dtype=torch.float64)
-    plan[Plan.SCHEDULE :] = -1
+    plan[SCHEDULE] = -1
     plan[Plan.DUE] = 1
     return plan
 

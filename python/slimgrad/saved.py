@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,20 @@ class SavedBytes:
         return "\n".join([*lines, f"{self.total:>14,}  total"])
 
 
-def _call(model: nn.Module, inputs: Any) -> Any:
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Puts back what a forward pass changes: buffers (running means) and the random generator."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
+
+
+def call_with(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, Sequence) and not isinstance(inputs, torch.Tensor):
@@ -75,19 +89,14 @@ def saved_bytes(model: nn.Module, inputs: Any) -> SavedBytes:
             module.register_forward_pre_hook(lambda *_, name=name: layer_stack.append(name))
         )
         handles.append(module.register_forward_hook(leave, always_call=True))
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         with (
-            torch.random.fork_rng(),
+            undisturbed(model),
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         ):
-            output = _call(model, inputs)
-        del output
+            call_with(model, inputs)
     finally:
         for handle in handles:
             handle.remove()
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
     return result

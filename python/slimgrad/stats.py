@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ._arguments import tensor_with_values
 from ._library import ops
 
 _FIELDS = (
@@ -72,7 +73,7 @@ def measure(x: torch.Tensor) -> TensorStats:
     The result does not depend on the number of threads. Above 2**20 elements the histogram is a
     sample; everything else still sees every value.
     """
-    return TensorStats(ops.measure(x))
+    return TensorStats(ops.measure(tensor_with_values(x, "measure")))
 
 
 def stats_tensor(what: TensorStats | dict[str, Any]) -> torch.Tensor:

@@ -20,7 +20,7 @@ namespace {
 template <typename T>
 struct Data {
   std::span<const T> values;
-  kernels::MagnitudeRange range;
+  kernels::NonzeroRange range;
 
   double count() const { return static_cast<double>(range.count); }
 };
@@ -30,14 +30,13 @@ bool is_countable(T x) {
   return std::isfinite(x) && x != 0;
 }
 
-void require_spread(const kernels::MagnitudeRange& range, const char* what) {
+void require_spread(const kernels::NonzeroRange& range, const char* what) {
   check(range.min < range.max, "fit", what, "only the magnitude ", range.max);
 }
 
 // S_k of gennorm_fit.h over an array.
 template <typename T>
-PowerSums mean_powers(std::span<const T> values, const kernels::MagnitudeRange& range,
-                      double shape) {
+PowerSums mean_powers(std::span<const T> values, const kernels::NonzeroRange& range, double shape) {
   PowerSums sums = kernels::power_sums(values, range.max, shape);
   for (double& sum : sums) sum /= static_cast<double>(range.count);
   return sums;
@@ -124,7 +123,7 @@ ShapeAndPower gennorm_shape(const Data<T>& data, double start) {
   if (data.values.size() <= 2 * kSubsample) return solve_in_full(start);
 
   const std::vector<T> part = subsample(data.values);
-  const kernels::MagnitudeRange part_range = kernels::magnitude_range(std::span<const T>(part));
+  const kernels::NonzeroRange part_range = kernels::nonzero_range(std::span<const T>(part));
   double shape = start;
   if (part_range.min < part_range.max) {
     shape = gennorm_shape_from_sums(
@@ -206,7 +205,7 @@ void Sample::sort() {
 }
 
 Distribution fit(std::span<const float> values, Family family) {
-  const Data<float> data{values, kernels::magnitude_range(values)};
+  const Data<float> data{values, kernels::nonzero_range(values)};
   check(data.range.count > 0, "fit", "at least one finite non-zero value", "none among ",
         values.size());
   return fit_values(data, family, [&] {

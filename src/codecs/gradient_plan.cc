@@ -93,6 +93,17 @@ FloatFormat covering_format(int bits, double octaves) {
   return FloatFormat(bits - 1, 0);
 }
 
+FloatFormat choose_format(const TensorStats& stats, const GradientSettings& settings) {
+  if (settings.split == SplitMethod::kLognormal)
+    return format_for(settings.bits, stats.log_std / std::numbers::ln2);
+  return best_format(settings.bits, stats,
+                     {.method = settings.split,
+                      .scale = settings.scale_method,
+                      .fixed_scale = settings.fixed_scale,
+                      .rounding = settings.rounding,
+                      .underflow = settings.underflow});
+}
+
 // The largest scale at or above `scale`, within one step of the grid, at which alpha is a grid
 // value.
 double scale_through(const FloatFormat& format, double scale, double alpha) {
@@ -100,6 +111,19 @@ double scale_through(const FloatFormat& format, double scale, double alpha) {
   const auto above = std::upper_bound(grid.begin() + 1, grid.end(), alpha / scale);
   if (above == grid.begin() + 1) return scale;  // alpha underflows at any scale that spares the top
   return alpha / *(above - 1);
+}
+
+// The scale is used as a normal float32.
+double usable_scale(double scale) {
+  return std::clamp(scale, static_cast<double>(std::numeric_limits<float>::min()),
+                    static_cast<double>(std::numeric_limits<float>::max()));
+}
+
+// The statistics of what pruning at a threshold leaves to quantize, as far as a scale looks at
+// them. Pruning may put a value above the maximum: the threshold itself.
+TensorStats pruned_reach(TensorStats stats, double threshold) {
+  stats.max_abs = std::max(stats.max_abs, threshold);
+  return stats;
 }
 
 // A threshold below the grid: flushing it to zero would undo what makes pruning unbiased.
@@ -123,23 +147,18 @@ GradientPlan plan_gradient(const TensorStats& stats, const GradientSettings& set
   if (plan.threshold > 0) plan.prune = settings.prune;
   if (settings.bits == 0 || stats.zero_fraction == 1) return plan;
 
-  // Pruning may put a value above the maximum: the threshold itself.
-  TensorStats reach = stats;
-  reach.max_abs = std::max(stats.max_abs, plan.threshold);
+  const TensorStats reach = pruned_reach(stats, plan.threshold);
   const bool pruned = plan.prune != PruneKind::kNone;
   const FloatFormat format =
       settings.format ? *settings.format
       : pruned        ? covering_format(settings.bits, std::log2(reach.max_abs / plan.threshold))
-                      : format_for(settings.bits, stats.log_std / std::numbers::ln2);
+                      : choose_format(reach, settings);
   double scale = settings.fixed_scale;
   if (!(scale > 0)) {
     scale = gradient_scale(reach, format, settings.scale_method);
     if (plan.prune == PruneKind::kStochastic) scale = scale_through(format, scale, plan.threshold);
   }
-  // The scale is used as a normal float32.
-  scale = std::clamp(scale, static_cast<double>(std::numeric_limits<float>::min()),
-                     static_cast<double>(std::numeric_limits<float>::max()));
-  plan.quantizer = Quantizer{format, scale, settings.rounding, settings.underflow};
+  plan.quantizer = Quantizer{format, usable_scale(scale), settings.rounding, settings.underflow};
   keep_threshold(plan);
   return plan;
 }
@@ -147,10 +166,23 @@ GradientPlan plan_gradient(const TensorStats& stats, const GradientSettings& set
 GradientPlan guard_plan(const GradientPlan& plan, const TensorStats& stats,
                         const GradientSettings& settings) {
   GradientPlan guarded = plan;
-  if (plan.prune == PruneKind::kNone || settings.sparsity >= 1) return guarded;
-  const double highest = stats.mean_abs / (1 - settings.sparsity);
-  guarded.threshold = std::min(plan.threshold, highest);
-  if (guarded.threshold == 0) guarded.prune = PruneKind::kNone;
+  if (plan.prune != PruneKind::kNone && settings.sparsity < 1) {
+    guarded.threshold = std::min(plan.threshold, stats.mean_abs / (1 - settings.sparsity));
+    if (guarded.threshold == 0) guarded.prune = PruneKind::kNone;
+  }
+  if (plan.quantizer && !(settings.fixed_scale > 0) && stats.zero_fraction < 1) {
+    constexpr double kLargestExcess = 4;
+    Quantizer& quantizer = *guarded.quantizer;
+    const TensorStats reach = pruned_reach(stats, guarded.threshold);
+    const double today = gradient_scale(reach, quantizer.format, settings.scale_method);
+    const double scale = std::clamp(quantizer.scale, today, kLargestExcess * today);
+    if (scale != quantizer.scale) {
+      quantizer.scale = scale;
+      if (guarded.prune == PruneKind::kStochastic)
+        quantizer.scale = scale_through(quantizer.format, scale, guarded.threshold);
+      quantizer.scale = usable_scale(quantizer.scale);
+    }
+  }
   keep_threshold(guarded);
   return guarded;
 }

@@ -258,9 +258,21 @@ void PayloadDecoder::run(std::size_t first, std::size_t last, std::span<std::uin
   });
 }
 
-std::vector<std::uint8_t> decode(Bytes payload) {
+std::vector<std::uint8_t> decode(Bytes payload, std::uint64_t max_bytes) {
   const PayloadDecoder decoder(payload);
-  std::vector<std::uint8_t> values(decoder.info().num_bytes());
+  const std::uint64_t num_bytes = decoder.info().num_bytes();
+  const auto too_large = [&](const std::string& room) {
+    return PayloadError(
+        PayloadErrorCode::kTooLarge,
+        "[decode] the payload stands for " + std::to_string(num_bytes) + " bytes, " + room);
+  };
+  if (num_bytes > max_bytes) throw too_large("more than " + std::to_string(max_bytes));
+  std::vector<std::uint8_t> values;
+  try {
+    values.resize(num_bytes);
+  } catch (const std::exception&) {  // bad_alloc or length_error
+    throw too_large("more than there is memory for");
+  }
   decoder.run(0, decoder.num_blocks(), values);
   return values;
 }

@@ -5,16 +5,10 @@
 #include <limits>
 
 #include "base/check.h"
-#include "base/names.h"
 #include "kernels/half_float.h"
 
 namespace slimgrad {
 namespace {
-
-constexpr NameTable<Rounding, 2> kRoundings = {
-    {{Rounding::kNearest, "nearest"}, {Rounding::kStochastic, "stochastic"}}};
-constexpr NameTable<Underflow, 2> kUnderflows = {
-    {{Underflow::kZero, "zero"}, {Underflow::kStochastic, "stochastic"}}};
 
 // Of the grid at scale 1. A value of the grid has 7 bits and a float32 24, so the products are
 // exact.
@@ -28,13 +22,6 @@ double largest_that_fits(std::string_view op, const FloatFormat& format, float s
 }
 
 }  // namespace
-
-Rounding parse_rounding(std::string_view name) {
-  return parse_name(kRoundings, "quantize", "rounding", name);
-}
-Underflow parse_underflow(std::string_view name) {
-  return parse_name(kUnderflows, "quantize", "underflow", name);
-}
 
 double largest_of(ValueType type) {
   switch (type) {

@@ -196,6 +196,10 @@ void read_index(Reader& in, PayloadInfo& info) {
     sum += size;
   }
   check_body(sum, in.left());
+  // A block says at least how it is coded, and of equal values which one: without this a payload
+  // could announce values that nothing in it stands for.
+  for (const std::uint32_t size : info.block_bytes)
+    if (size < kLeastBlockBytes) bad_header("a block of " + std::to_string(size) + " bytes");
 }
 
 }  // namespace

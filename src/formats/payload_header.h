@@ -18,6 +18,7 @@ inline constexpr std::size_t kMaxShapeLengths = 32;
 inline constexpr std::uint8_t kFortranFlag = 0x80;  // beside the number of dimensions
 inline constexpr int kMinBlockLog2 = 12, kMaxBlockLog2 = 20;
 inline constexpr std::size_t kChecksumBytes = 8;
+inline constexpr std::uint32_t kLeastBlockBytes = 2;  // how it is coded, and a symbol
 // Magic, version, kind, type, number of dimensions; checksum.
 inline constexpr std::size_t kMinPayloadBytes = 8 + kChecksumBytes;
 

@@ -37,7 +37,8 @@ template <typename T>
 void pack_codes(std::span<const T> values, const StepLookup& steps,
                 std::span<std::uint32_t> codes) noexcept;
 
-// result[i] = gradient[i] * level of code i. `result` may be `gradient`.
+// result[i] = gradient[i] * level of code i, and 0 where the level is 0, whatever the gradient:
+// where a ReLU is closed nothing flows back, not even Inf and NaN. `result` may be `gradient`.
 // REQUIRES: equal sizes, and codes as above.
 template <typename T>
 void multiply_levels_scalar(std::span<const T> gradient, std::span<const std::uint32_t> codes,

@@ -28,8 +28,9 @@ HWY_INLINE void multiply_columns(const T* gradient, const Table<(1u << kBits)>& 
   const Codes mask = hn::Set(u32, (1u << kBits) - 1);
   const auto multiply_row = [&](std::size_t row, Codes code) HWY_ATTR {
     const std::size_t i = row * fewbit::kNumColumns;
-    const Floats product = hn::Mul(load_floats(f32, gradient + i), levels.at(hn::And(code, mask)));
-    store_floats(f32, product, result + i);
+    const Floats level = levels.at(hn::And(code, mask));
+    const Floats product = hn::Mul(load_floats(f32, gradient + i), level);
+    store_floats(f32, hn::IfThenElseZero(hn::Ne(level, hn::Zero(f32)), product), result + i);
   };
   Codes tops = hn::Zero(u32);
   for (std::size_t w = 0; w < kBits; ++w) {
@@ -104,7 +105,7 @@ void multiply_levels_scalar(std::span<const T> gradient, std::span<const std::ui
         codes.data() + i / fewbit::kBlockValues * fewbit::block_words(steps.bits);
     const float level = steps.levels[fewbit::code_at(block, e / fewbit::kNumColumns,
                                                      e % fewbit::kNumColumns, steps.bits)];
-    result[i] = from_float<T>(to_float(gradient[i]) * level);
+    result[i] = from_float<T>(level == 0 ? 0 : to_float(gradient[i]) * level);
   }
 }
 

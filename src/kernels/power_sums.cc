@@ -57,7 +57,7 @@ hn::Mask<Doubles> countable(Doubles d, Vector magnitude) {
 }
 
 struct RangeBody {
-  MagnitudeRange range{0, std::numeric_limits<double>::infinity(), 0};
+  NonzeroRange range{0, std::numeric_limits<double>::infinity(), 0};
   Vector low, high;
 
   // Constructors are written out because implicit ones are not compiled for the target.
@@ -147,7 +147,7 @@ struct PowerBody {
 };
 
 template <typename T>
-MagnitudeRange range_of(std::span<const T> values) {
+NonzeroRange range_of(std::span<const T> values) {
   RangeBody body;
   for_each_vector(values, body);
   if (body.range.count == 0) body.range.min = 0;
@@ -169,8 +169,8 @@ std::array<double, 8> powers_of(std::span<const T> values, double max, double sh
 }
 
 // Highway exports plain functions.
-MagnitudeRange RangeFloat(std::span<const float> v) { return range_of(v); }
-MagnitudeRange RangeDouble(std::span<const double> v) { return range_of(v); }
+NonzeroRange RangeFloat(std::span<const float> v) { return range_of(v); }
+NonzeroRange RangeDouble(std::span<const double> v) { return range_of(v); }
 std::array<double, 2> MomentsFloat(std::span<const float> v, double m) { return moments_of(v, m); }
 std::array<double, 2> MomentsDouble(std::span<const double> v, double m) {
   return moments_of(v, m);
@@ -196,10 +196,10 @@ HWY_EXPORT(MomentsDouble);
 HWY_EXPORT(PowersFloat);
 HWY_EXPORT(PowersDouble);
 
-MagnitudeRange magnitude_range(std::span<const float> values) noexcept {
+NonzeroRange nonzero_range(std::span<const float> values) noexcept {
   return HWY_DYNAMIC_DISPATCH(RangeFloat)(values);
 }
-MagnitudeRange magnitude_range(std::span<const double> values) noexcept {
+NonzeroRange nonzero_range(std::span<const double> values) noexcept {
   return HWY_DYNAMIC_DISPATCH(RangeDouble)(values);
 }
 std::array<double, 2> magnitude_moments(std::span<const float> values, double max) noexcept {

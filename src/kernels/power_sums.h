@@ -12,14 +12,14 @@
 
 namespace slimgrad::kernels {
 
-struct MagnitudeRange {
+struct NonzeroRange {
   std::uint64_t count = 0;  // of finite non-zero values
   double min = 0;           // their smallest and largest magnitude; 0 if there are none
   double max = 0;
 };
 
-MagnitudeRange magnitude_range(std::span<const float> values) noexcept;
-MagnitudeRange magnitude_range(std::span<const double> values) noexcept;
+NonzeroRange nonzero_range(std::span<const float> values) noexcept;
+NonzeroRange nonzero_range(std::span<const double> values) noexcept;
 
 // Sums of y and y^2, y = |x| / max; where that is denormal, which no quotient of floats is, it has
 // fewer digits. REQUIRES: max is a normal double, no finite |x| above it.

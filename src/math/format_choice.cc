@@ -1,6 +1,7 @@
 #include <slimgrad/format_choice.h>
 
 #include <algorithm>
+#include <boost/math/special_functions/expint.hpp>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -11,9 +12,17 @@
 #include "base/names.h"
 #include "math/grid_error.h"
 #include "math/normal.h"
+#include "math/quantizer_error.h"
+#include "math/quiet_policy.h"
 
 namespace slimgrad {
 namespace {
+
+constexpr NameTable<SplitMethod, 3> kSplitMethodNames = {{
+    {SplitMethod::kEmpirical, "empirical"},
+    {SplitMethod::kLognormal, "lognormal"},
+    {SplitMethod::kNormal, "normal"},
+}};
 
 constexpr NameTable<ScaleMethod, 3> kScaleMethodNames = {{
     {ScaleMethod::kMax, "max"},
@@ -50,6 +59,43 @@ class LognormalIntegrals {
   double sigma_;
 };
 
+// The same for |x|, x ~ N(0, std^2): the density of |x| is 2 phi(x / std) / std, and with t = x^2 /
+// (2 std^2) its integral against 1/x is that of exp(-t) / t, over std sqrt(2 pi).
+class NormalIntegrals {
+ public:
+  explicit NormalIntegrals(double std) : std_(std) {}
+
+  double mass(double low, double high) const { return 2 * normal_between(low / std_, high / std_); }
+  double inverse(double low, double high) const {
+    return (tail(low) - tail(high)) / (std_ * std::sqrt(2 * std::numbers::pi));
+  }
+
+ private:
+  double tail(double x) const {
+    const double t = x * x / (2 * std_ * std_);
+    return t < 700 ? boost::math::expint(1, t, QuietPolicy()) : 0;  // E_1; exp(-700) is nothing
+  }
+
+  double std_;
+};
+
+// E|x_q - x| / |x| on the grid at scale 1. Between neighbours l < u of the grid the error is 1 -
+// l/x up to the midpoint and u/x - 1 from there; below the smallest value it is one, above the
+// largest 1 - top/x.
+template <typename Law>
+double nearest_error(const FloatFormat& format, const Law& law) {
+  const std::vector<double> grid = format.values();
+  const double infinity = std::numeric_limits<double>::infinity();
+  double error = law.mass(0, format.smallest());
+  for (std::size_t i = 1; i + 1 < grid.size(); ++i) {
+    const double l = grid[i], u = grid[i + 1], middle = (l + u) / 2;
+    error += law.mass(l, middle) - l * law.inverse(l, middle);
+    error += u * law.inverse(middle, u) - law.mass(middle, u);
+  }
+  const double top = format.largest();
+  return error + law.mass(top, infinity) - top * law.inverse(top, infinity);
+}
+
 // Scales at which some value of the histogram meets the grid's top octave, or the one above it.
 // The scale stays a normal float32.
 std::optional<std::pair<int, int>> useful_scale_exponents(const FloatFormat& format,
@@ -62,6 +108,10 @@ std::optional<std::pair<int, int>> useful_scale_exponents(const FloatFormat& for
   const int high = static_cast<int>(histogram.counts.rend() - last - 1) / 8 - 127;
   return std::pair{std::clamp(low - format.max_exponent(), -126, 127),
                    std::clamp(high + 1 - format.max_exponent(), -126, 127)};
+}
+
+ErrorKind kind_of(ErrorMeasure error) {
+  return error == ErrorMeasure::kRelative ? ErrorKind::kRelative : ErrorKind::kSquared;
 }
 
 // The format of this width with the least error(format).
@@ -83,21 +133,14 @@ FloatFormat least_error_format(int bits, Error error) {
 
 }  // namespace
 
-// Between neighbours l < u of the grid the error is 1 - l/x up to the midpoint and u/x - 1 from
-// there; below the smallest value it is one, above the largest 1 - top/x.
 double relative_error(const FloatFormat& format, double log2_std) {
   check_std(log2_std, "relative_error");
-  const LognormalIntegrals law(log2_std);
-  const std::vector<double> grid = format.values();
-  const double infinity = std::numeric_limits<double>::infinity();
-  double error = law.mass(0, format.smallest());
-  for (std::size_t i = 1; i + 1 < grid.size(); ++i) {
-    const double l = grid[i], u = grid[i + 1], middle = (l + u) / 2;
-    error += law.mass(l, middle) - l * law.inverse(l, middle);
-    error += u * law.inverse(middle, u) - law.mass(middle, u);
-  }
-  const double top = format.largest();
-  return error + law.mass(top, infinity) - top * law.inverse(top, infinity);
+  return nearest_error(format, LognormalIntegrals(log2_std));
+}
+
+double relative_error_of_normal(const FloatFormat& format, double std) {
+  check(std::isfinite(std) && std > 0, "relative_error_of_normal", "a finite std > 0", std);
+  return nearest_error(format, NormalIntegrals(std));
 }
 
 double relative_error_closed_form(const FloatFormat& format, double log2_std) {
@@ -126,13 +169,41 @@ FloatFormat best_format(int bits, double log2_std_low, double log2_std_high) {
   return best_format(bits, log2_std_of_range(log2_std_low, log2_std_high));
 }
 
-FloatFormat best_format(int bits, const TensorStats& stats) {
+FloatFormat best_format_of_normal(int bits, double std) {
+  check(std::isfinite(std) && std > 0, "best_format", "a finite std > 0", std);
+  return least_error_format(
+      bits, [&](const FloatFormat& format) { return relative_error_of_normal(format, std); });
+}
+
+std::string_view split_method_name(SplitMethod method) {
+  return name_of(kSplitMethodNames, method);
+}
+
+SplitMethod parse_split_method(std::string_view name) {
+  return parse_name(kSplitMethodNames, "best_format", "method", name);
+}
+
+FloatFormat best_format(int bits, const TensorStats& stats, const SplitOptions& options) {
+  // A tensor of equal magnitudes has no spread; the least that the closed forms are asked for.
+  const double log2_std = std::max(0.05, stats.log_std / std::numbers::ln2);
+  if (options.method == SplitMethod::kLognormal) return best_format(bits, log2_std);
+  if (options.method == SplitMethod::kNormal) return best_format_of_normal(bits, log2_std);
   check(stats.histogram.total() > 0, "best_format", "statistics with a histogram", "none");
   return least_error_format(bits, [&](const FloatFormat& format) {
-    const HistogramGridError error(format, stats.histogram, ErrorKind::kRelative);
-    const auto [first, last] = *useful_scale_exponents(format, stats.histogram);
-    return error.at(error.best_scale_exponent(first, last));
+    const double scale = options.fixed_scale > 0 ? options.fixed_scale
+                                                 : gradient_scale(stats, format, options.scale);
+    const Quantizer quantizer = {format, scale, options.rounding, options.underflow};
+    return quantizer_error(quantizer, stats.histogram, kind_of(options.error));
   });
+}
+
+double expected_error(const TensorStats& stats, const Quantizer& quantizer, ErrorMeasure error) {
+  const auto count = static_cast<double>(stats.histogram.total());
+  check(count > 0, "expected_error", "statistics with a histogram", "none");
+  const double mean = quantizer_error(quantizer, stats.histogram, kind_of(error)) / count;
+  if (error == ErrorMeasure::kRelative) return mean;
+  // mean_square counts zeros, the histogram does not.
+  return mean * (1 - stats.zero_fraction) / stats.mean_square;
 }
 
 std::string_view scale_method_name(ScaleMethod method) {

@@ -7,6 +7,7 @@
 
 #include <slimgrad/slimgrad.h>
 
+#include "torch/apply.h"
 #include "torch/checks.h"
 #include "torch/errors.h"
 #include "torch/stats_tensor.h"
@@ -143,15 +144,47 @@ std::tuple<std::int64_t, std::int64_t> split_of(const FloatFormat& format) {
 }
 
 std::tuple<std::int64_t, std::int64_t> best_format_op(std::int64_t bits, double log2_std_low,
-                                                      double log2_std_high) {
-  return split_of(best_format(static_cast<int>(bits), log2_std_low, log2_std_high));
+                                                      double log2_std_high,
+                                                      std::string_view method) {
+  const auto width = static_cast<int>(bits);
+  switch (parse_split_method(method)) {
+    case SplitMethod::kLognormal:
+      return split_of(best_format(width, log2_std_low, log2_std_high));
+    case SplitMethod::kNormal:
+      return split_of(best_format_of_normal(width, log2_std_of_range(log2_std_low, log2_std_high)));
+    case SplitMethod::kEmpirical:
+      break;
+  }
+  throw_invalid("best_format", "TensorStats for the method empirical", "a deviation");
 }
 
-at::Tensor best_format_of_stats_op(const at::Tensor& stats, std::int64_t bits) {
+ErrorMeasure parse_error(std::string_view name) {
+  check(name == "relative" || name == "squared", "best_format", "error to be relative or squared",
+        '\'', name, '\'');
+  return name == "relative" ? ErrorMeasure::kRelative : ErrorMeasure::kSquared;
+}
+
+at::Tensor best_format_of_stats_op(const at::Tensor& stats, std::int64_t bits,
+                                   std::string_view method, std::string_view scale,
+                                   std::string_view rounding, std::string_view underflow,
+                                   std::string_view error) {
   const FloatFormat best =
-      best_format(static_cast<int>(bits), stats_from_tensor(stats, "best_format"));
+      best_format(static_cast<int>(bits), stats_from_tensor(stats, "best_format"),
+                  {.method = parse_split_method(method),
+                   .scale = parse_scale_method(scale),
+                   .rounding = parse_rounding(rounding),
+                   .underflow = parse_underflow(underflow),
+                   .error = parse_error(error)});
   return tensor_of(
       {static_cast<double>(best.exponent_bits()), static_cast<double>(best.mantissa_bits())});
+}
+
+at::Tensor expected_error_op(const at::Tensor& stats, std::int64_t exponent_bits,
+                             std::int64_t mantissa_bits, double scale, std::string_view rounding,
+                             std::string_view underflow, std::string_view error) {
+  return scalar_of(expected_error(
+      stats_from_tensor(stats, "expected_error"),
+      quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow), parse_error(error)));
 }
 
 at::Tensor gradient_scale_op(const at::Tensor& stats, std::int64_t exponent_bits,
@@ -198,8 +231,14 @@ at::Tensor allocate_meta(at::TensorList layers, double, std::string_view, std::s
                          at::IntArrayRef, at::ArrayRef<double>) {
   return at::empty({static_cast<std::int64_t>(layers.size()), 4}, float64().device(at::kMeta));
 }
-at::Tensor best_format_of_stats_meta(const at::Tensor& stats, std::int64_t) {
+at::Tensor best_format_of_stats_meta(const at::Tensor& stats, std::int64_t, std::string_view,
+                                     std::string_view, std::string_view, std::string_view,
+                                     std::string_view) {
   return meta_of(stats, {2});
+}
+at::Tensor expected_error_meta(const at::Tensor& stats, std::int64_t, std::int64_t, double,
+                               std::string_view, std::string_view, std::string_view) {
+  return meta_of(stats, {});
 }
 at::Tensor gradient_scale_meta(const at::Tensor& stats, std::int64_t, std::int64_t,
                                std::string_view) {
@@ -224,6 +263,7 @@ TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("relative_error", ValueErrors<&relative_error_op>::call);
   m.impl("best_format", ValueErrors<&best_format_op>::call);
   m.impl("best_format_of_stats", ValueErrors<&best_format_of_stats_op>::call);
+  m.impl("expected_error", ValueErrors<&expected_error_op>::call);
   m.impl("gradient_scale", ValueErrors<&gradient_scale_op>::call);
   m.impl("steps", ValueErrors<&steps_op>::call);
 }
@@ -240,6 +280,7 @@ TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("expected_cosine", expected_meta);
   m.impl("allocate", allocate_meta);
   m.impl("best_format_of_stats", best_format_of_stats_meta);
+  m.impl("expected_error", expected_error_meta);
   m.impl("gradient_scale", gradient_scale_meta);
 }
 

@@ -10,8 +10,6 @@
 #include <cmath>
 #include <vector>
 
-#include <slimgrad/measure.h>
-
 #include "base/check.h"
 #include "base/hash.h"
 #include "torch/apply.h"
@@ -28,22 +26,10 @@ constexpr const char* kOp = "compress_gradient";
 // So many values of the sample are looked at again afterwards, for the report.
 constexpr std::uint64_t kReported = 4096;
 
-// The sample's statistics, with the counts of the whole tensor.
-TensorStats stats_of_sample(const std::vector<float>& values, std::uint64_t num_values) {
-  TensorStats stats = measure(values);
-  if (stats.count == 0 || stats.count == num_values) return stats;
-  const double ratio = static_cast<double>(num_values) / static_cast<double>(stats.count);
-  stats.count = num_values;
-  stats.zeros = static_cast<std::uint64_t>(std::llround(ratio * static_cast<double>(stats.zeros)));
-  stats.nonfinite =
-      static_cast<std::uint64_t>(std::llround(ratio * static_cast<double>(stats.nonfinite)));
-  return stats;
-}
-
-// Cosine and relative error of what was done, on part of the sample.
+// Cosine, relative error and bias of what was done, on part of the sample.
 void compare(const std::vector<float>& before, std::uint64_t every, const std::vector<float>& after,
              GateReport& report) {
-  double xx = 0, xy = 0, yy = 0, relative = 0;
+  double xx = 0, xy = 0, yy = 0, relative = 0, shift = 0, magnitude = 0;
   std::int64_t count = 0;
   for (std::size_t i = 0; i < after.size(); ++i) {
     const double x = before[i * every], y = after[i];
@@ -51,12 +37,15 @@ void compare(const std::vector<float>& before, std::uint64_t every, const std::v
     xx += x * x;
     xy += x * y;
     yy += y * y;
+    shift += y - x;
+    magnitude += std::abs(x);
     if (x == 0) continue;
     relative += std::abs(y - x) / std::abs(x);
     ++count;
   }
   report.cosine = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 1;
   report.relative_error = count > 0 ? relative / static_cast<double>(count) : 0;
+  report.bias = magnitude > 0 ? shift / magnitude : 0;
 }
 
 // Writes the compressed gradient into `out`, which may be `grad` itself.
@@ -76,7 +65,7 @@ void compress(const GradientBackend& backend, const at::Tensor& grad, const at::
   // Reused by the thread that runs backward: an allocation of this size costs more than the gather.
   static thread_local std::vector<float> before, after;
   backend.gather(grad, sample, 1, before);
-  TensorStats stats = stats_of_sample(before, num_values);
+  TensorStats stats = measure_sample(before, num_values);
   GateReport report;
   if (options.settings.prune != PruneKind::kNone)
     report.sparsity_wanted = options.settings.sparsity;
@@ -111,7 +100,8 @@ void compress(const GradientBackend& backend, const at::Tensor& grad, const at::
   }
   ++state.calls;
   write_plan(state, plan_tensor);
-  write_layer_stats(stats, report, stats_tensor);
+  write_stats(stats, stats_tensor.mutable_data_ptr<double>());
+  write_report(report, stats_tensor);
   if (!plan_buffer.is_cpu()) plan_buffer.copy_(plan_tensor);
   if (!stats_buffer.is_cpu()) stats_buffer.copy_(stats_tensor);
 }

@@ -101,12 +101,16 @@ at::Tensor stepwise_codes_aten(const at::Tensor& x, at::ArrayRef<double> borders
 
 // ---- backward ----------------------------------------------------------------------------------
 
-// grad times `factor`, which is float32 in the order of memory of a tensor with `strides`.
-at::Tensor multiplied(const at::Tensor& grad, at::IntArrayRef strides, const at::Tensor& factor) {
+// `grad` in the order of memory of a tensor with `strides`, as float32 times `factor`. Where that
+// is zero, a step table lets nothing through (kernels/fewbit.h); an inverted slope multiplies.
+enum class Zero { kBlocks, kMultiplies };
+at::Tensor multiplied(const at::Tensor& grad, at::IntArrayRef strides, const at::Tensor& factor,
+                      Zero zero) {
   at::Tensor result = at::empty_strided(grad.sizes(), strides, grad.options());
   result.copy_(grad);
   at::Tensor flat = in_memory_order(result);
   flat.copy_(flat.to(at::kFloat) * factor);
+  if (zero == Zero::kBlocks) flat.masked_fill_(factor == 0, 0);
   return result;
 }
 
@@ -115,7 +119,7 @@ at::Tensor stepwise_backward_aten(const at::Tensor& grad, const at::Tensor& code
   const kernels::StepLookup steps = lookup_of_levels("stepwise_backward", grad, codes, levels);
   const at::Tensor code = unpacked(codes, steps.bits, grad.numel());
   const at::Tensor table = on_device(steps.levels, 1 << steps.bits, grad);
-  return multiplied(grad, strides, table.index_select(0, code));
+  return multiplied(grad, strides, table.index_select(0, code), Zero::kBlocks);
 }
 
 void stepwise_backward_inplace_aten(at::Tensor& grad, const at::Tensor& codes,
@@ -156,7 +160,8 @@ at::Tensor invertible_backward_aten(const at::Tensor& grad, const at::Tensor& y,
   check(y.is_non_overlapping_and_dense(), "invertible_backward", "a dense output", y.strides());
   const at::Tensor is_right = unpacked(codes, 1, y.numel()) != 0;
   const at::Tensor outputs = in_memory_order(y).to(at::kFloat);
-  return multiplied(grad, y.strides(), slopes_of(outputs, is_right, inverse_table(name)));
+  return multiplied(grad, y.strides(), slopes_of(outputs, is_right, inverse_table(name)),
+                    Zero::kMultiplies);
 }
 
 void invertible_backward_inplace_aten(at::Tensor& grad, const at::Tensor& y,

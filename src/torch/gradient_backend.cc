@@ -7,8 +7,11 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <mutex>
+
+#include <slimgrad/measure.h>
 
 #include "kernels/max_magnitude.h"
 #include "torch/apply.h"
@@ -148,5 +151,18 @@ ApplyCounts apply_plan_aten(const GradientPlan& plan, const at::Tensor& in, cons
 
 const GradientBackend kCpuBackend = {gather_cpu, max_abs_cpu, apply_plan_cpu};
 const GradientBackend kAtenBackend = {gather_aten, max_abs_aten, apply_plan_aten};
+
+TensorStats measure_sample(const std::vector<float>& values, std::uint64_t num_values) {
+  TensorStats stats = measure(values);
+  if (stats.count == 0 || stats.count == num_values) return stats;
+  const double ratio = static_cast<double>(num_values) / static_cast<double>(stats.count);
+  const auto scaled = [&](std::uint64_t count) {
+    return static_cast<std::uint64_t>(std::llround(ratio * static_cast<double>(count)));
+  };
+  stats.count = num_values;
+  stats.zeros = scaled(stats.zeros);
+  stats.nonfinite = scaled(stats.nonfinite);
+  return stats;
+}
 
 }  // namespace slimgrad::torch_ops

@@ -14,6 +14,10 @@
 
 namespace slimgrad::torch_ops {
 
+// The statistics of a sample, with the counts of the whole tensor: an allocation weighs layers by
+// them.
+TensorStats measure_sample(const std::vector<float>& values, std::uint64_t num_values);
+
 struct GradientBackend {
   // The values at every `every`-th position of the sample, counted in the order of memory.
   void (*gather)(const at::Tensor& dense, const StratifiedSample& sample, std::uint64_t every,

@@ -162,6 +162,16 @@ void decode_blocks(const PayloadDecoder& decoder, const at::Tensor& out) {
              [&](std::size_t i, std::size_t end) { decoder.run(i, end, to); });
 }
 
+at::Tensor empty_for(const PayloadInfo& info, at::IntArrayRef sizes) {
+  try {
+    return at::empty(sizes, at::TensorOptions().dtype(scalar_type_of(info.dtype)));
+  } catch (const c10::Error&) {
+    throw PayloadError(PayloadErrorCode::kTooLarge, "[decode] the payload stands for " +
+                                                        std::to_string(info.num_bytes()) +
+                                                        " bytes, more than there is memory for");
+  }
+}
+
 at::Tensor decode_cpu(const at::Tensor& payload) {
   check_payload(payload, "decode");
   const at::Tensor bytes = payload.contiguous();
@@ -169,7 +179,7 @@ at::Tensor decode_cpu(const at::Tensor& payload) {
   const PayloadInfo& info = decoder.info();
   std::vector<std::int64_t> sizes = sizes_of(info);
   if (info.fortran_order) std::reverse(sizes.begin(), sizes.end());
-  const at::Tensor out = at::empty(sizes, at::TensorOptions().dtype(scalar_type_of(info.dtype)));
+  const at::Tensor out = empty_for(info, sizes);
   decode_blocks(decoder, out);
   return in_payload_order(out, info);
 }

@@ -23,18 +23,24 @@ void check_lists(at::TensorList plans, at::TensorList stats, const char* op) {
   for (const at::Tensor& layer : stats) check_layer_stats(layer, op);
 }
 
-// Layers that have been compressed at least once, with the statistics of their last sample.
-std::vector<std::size_t> measured_layers(at::TensorList stats) {
+// Layers that are to be compressed, not too small and past their warm-up, and have been measured. A
+// product of a sparse layer that was done densely last time is one of them.
+std::vector<std::size_t> measured_layers(at::TensorList plans, at::TensorList stats) {
   std::vector<std::size_t> measured;
-  for (std::size_t i = 0; i < stats.size(); ++i)
-    if (stats[i].const_data_ptr<double>()[kReportCompressed] != 0) measured.push_back(i);
+  for (std::size_t i = 0; i < stats.size(); ++i) {
+    const double* plan = plans[i].const_data_ptr<double>();
+    const double* values = stats[i].const_data_ptr<double>();
+    if (values[kReportElements] >= plan[kPlanMinElements] && plan[kPlanCalls] > plan[kPlanWarmup] &&
+        values[kCountField] > values[kNonfiniteField])
+      measured.push_back(i);
+  }
   return measured;
 }
 
 void allocate_plans(at::TensorList plans, at::TensorList stats, std::string_view objective,
                     std::string_view method, double cap) {
   check_lists(plans, stats, "allocate_plans_");
-  const std::vector<std::size_t> measured = measured_layers(stats);
+  const std::vector<std::size_t> measured = measured_layers(plans, stats);
   if (measured.empty()) return;
   const double sparsity = plans[0].const_data_ptr<double>()[kPlanTarget];
   check(sparsity >= 0 && sparsity < 1, "allocate_plans_", "0 <= target sparsity < 1 in the plans",
@@ -62,7 +68,7 @@ void allocate_plans(at::TensorList plans, at::TensorList stats, std::string_view
 void update_loss_scale(at::TensorList plans, at::TensorList stats, std::int64_t growth_interval) {
   check_lists(plans, stats, "update_loss_scale_");
   check(growth_interval > 0, "update_loss_scale_", "growth_interval > 0", growth_interval);
-  const std::vector<std::size_t> measured = measured_layers(stats);
+  const std::vector<std::size_t> measured = measured_layers(plans, stats);
   if (measured.empty()) return;
   // A forward pass without a backward pass, as in evaluation, says nothing new.
   bool is_new = false;

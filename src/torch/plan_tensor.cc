@@ -86,6 +86,7 @@ PlanState read_plan(const at::Tensor& tensor) {
   check(settings.bits == 0 || (settings.bits >= 2 && settings.bits <= 8), kGate,
         "0 or 2 to 8 bits in the plan", settings.bits);
   settings.format = format_of(plan[kPlanExponentBits], plan[kPlanMantissaBits]);
+  settings.split = enum_of<SplitMethod>(plan[kPlanSplit], 2, "split method");
   settings.scale_method = enum_of<ScaleMethod>(plan[kPlanScaleMethod], 2, "scale method");
   settings.fixed_scale = plan[kPlanFixedScale];
   check(std::isfinite(settings.fixed_scale) && settings.fixed_scale >= 0, kGate,
@@ -124,10 +125,8 @@ void check_layer_stats(const at::Tensor& stats, const char* op) {
   check_state(stats, kLayerStatsSize, op, "stats");
 }
 
-void write_layer_stats(const TensorStats& sample, const GateReport& report,
-                       const at::Tensor& stats) {
+void write_report(const GateReport& report, const at::Tensor& stats) {
   double* values = stats.mutable_data_ptr<double>();
-  write_stats(sample, values);
   values[kReportElements] = static_cast<double>(report.elements);
   values[kReportWanted] = report.sparsity_wanted;
   values[kReportAchieved] = report.sparsity;
@@ -137,6 +136,7 @@ void write_layer_stats(const TensorStats& sample, const GateReport& report,
   values[kReportNonfinite] = static_cast<double>(report.nonfinite);
   values[kReportCompressed] = report.compressed ? 1 : 0;
   values[kReportSaturated] = report.saturated ? 1 : 0;
+  values[kReportBias] = report.bias;
 }
 
 }  // namespace slimgrad::torch_ops
@@ -163,7 +163,8 @@ at::Tensor new_gate_plan(const GateOptions& options) {
   plan[kPlanFixedScale] = settings.fixed_scale;
   plan[kPlanRounding] = static_cast<double>(settings.rounding);
   plan[kPlanUnderflow] = static_cast<double>(settings.underflow);
-  std::fill(plan + kPlanSchedule, plan + kPlanSize, -1.0);
+  plan[kPlanSplit] = static_cast<double>(settings.split);
+  std::fill(plan + kPlanSchedule, plan + kPlanSchedule + 2 * kScheduleRows, -1.0);
   PlanState state;
   state.options = options;
   write_plan(state, tensor);
@@ -188,6 +189,7 @@ GateReport gate_report(const at::Tensor& plan, const at::Tensor& stats) {
           .at_threshold = values[kReportAtThreshold],
           .cosine = values[kReportCosine],
           .relative_error = values[kReportRelativeError],
+          .bias = values[kReportBias],
           .threshold = state.in_force.threshold,
           .quantizer = state.in_force.quantizer};
 }

@@ -53,7 +53,8 @@ enum PlanField : std::int64_t {
   kPlanGoodSteps,  // of a dynamic loss scale, since its last change
   kPlanSeenCalls,  // kPlanCalls when it was last looked at
   kPlanSchedule,
-  kPlanSize = kPlanSchedule + 2 * 8,
+  kPlanSplit = kPlanSchedule + 2 * 8,  // SplitMethod
+  kPlanSize,
 };
 inline constexpr int kScheduleRows = 8;
 
@@ -67,6 +68,7 @@ enum ReportField : std::int64_t {
   kReportNonfinite,
   kReportCompressed,  // 0: left alone (too small, warm-up, nothing finite)
   kReportSaturated,   // whether the sample or the maximum exceeded the grid's top
+  kReportBias,        // of the sum over the sample, over the sum of magnitudes
   kLayerStatsSize,
 };
 
@@ -87,8 +89,8 @@ void write_plan(const PlanState& state, const at::Tensor& plan);
 // Throw InvalidArgument, in the name of `op`, for a buffer of another type, size or layout.
 void check_plan(const at::Tensor& plan, const char* op);
 void check_layer_stats(const at::Tensor& stats, const char* op);
-void write_layer_stats(const TensorStats& sample, const GateReport& report,
-                       const at::Tensor& stats);
+// What a backward pass did, into the fields behind the statistics, which write_stats() writes.
+void write_report(const GateReport& report, const at::Tensor& stats);
 
 }  // namespace slimgrad::torch_ops
 

@@ -27,8 +27,13 @@ TORCH_LIBRARY(slimgrad, m) {
   // Formats, as exponent and mantissa bits.
   m.def("format_values(int exponent_bits, int mantissa_bits) -> Tensor");
   m.def("relative_error(int exponent_bits, int mantissa_bits, float log2_std) -> float");
-  m.def("best_format(int bits, float log2_std_low, float log2_std_high) -> (int, int)");
-  m.def("best_format_of_stats(Tensor stats, int bits) -> Tensor");
+  m.def("best_format(int bits, float log2_std_low, float log2_std_high, str method) -> (int, int)");
+  m.def(
+      "best_format_of_stats(Tensor stats, int bits, str method, str scale, str rounding, "
+      "str underflow, str error) -> Tensor");
+  m.def(
+      "expected_error(Tensor stats, int exponent_bits, int mantissa_bits, float scale, "
+      "str rounding, str underflow, str error) -> Tensor");
   m.def("gradient_scale(Tensor stats, int exponent_bits, int mantissa_bits, str method) -> Tensor");
 
   // Step tables: borders, levels, error, even.

@@ -12,7 +12,6 @@
 #include <optional>
 #include <vector>
 
-#include <slimgrad/measure.h>
 #include <slimgrad/pruning.h>
 
 #include "base/check.h"
@@ -112,7 +111,7 @@ class PlannedProduct {
     const at::Tensor& gradient = layer_.gradient();
     const StratifiedSample positions(static_cast<std::uint64_t>(gradient.numel()), size, draw_);
     kCpuBackend.gather(gradient, positions, 1, values);
-    return measure(values);
+    return measure_sample(values, static_cast<std::uint64_t>(gradient.numel()));
   }
 
   double plan_threshold(GateReport& report) {
@@ -142,7 +141,11 @@ class PlannedProduct {
   void finish(const GateReport& report) {
     ++state_.calls;
     write_plan(state_, tensors_.plan);
-    write_layer_stats(sampled_, report, tensors_.stats);
+    // A product that was done densely was not sampled. What it looked like before stays, so that an
+    // allocation over all layers still counts it and can give it enough sparsity to be sparse
+    // again.
+    if (sampled_.count > 0) write_stats(sampled_, tensors_.stats.mutable_data_ptr<double>());
+    write_report(report, tensors_.stats);
   }
 
   ProductState tensors_;

@@ -51,14 +51,19 @@ TEST(GradientPlan, TopKThresholdIsTheQuantileOfTheMagnitudes) {
   EXPECT_NEAR(static_cast<double>(below) / static_cast<double>(tensor.size()), 0.8, 2e-3);
 }
 
-TEST(GradientPlan, FormatFollowsTheSpread) {
+TEST(GradientPlan, FormatFollowsWhatWasMeasured) {
   GradientSettings settings;
   settings.bits = 6;
   for (const double log2_std : {0.8, 1.2, 3.0, 6.0}) {
     const TensorStats stats = stats_of(lognormal_tensor(log2_std * std::log(2.0), 50000));
     const GradientPlan plan = plan_gradient(stats, settings);
-    EXPECT_EQ(plan.quantizer->format, best_format(6, stats.log_std / std::log(2.0))) << log2_std;
+    EXPECT_EQ(plan.quantizer->format, best_format(6, stats)) << log2_std;
     EXPECT_DOUBLE_EQ(plan.quantizer->scale * plan.quantizer->format.largest(), stats.max_abs);
+    settings.split = SplitMethod::kLognormal;
+    EXPECT_EQ(plan_gradient(stats, settings).quantizer->format,
+              best_format(6, stats.log_std / std::log(2.0)))
+        << log2_std;
+    settings.split = SplitMethod::kEmpirical;
   }
   settings.format = FloatFormat(5, 0);
   EXPECT_EQ(plan_gradient(stats_of(lognormal_tensor(1, 1000)), settings).quantizer->format,
@@ -105,6 +110,37 @@ TEST(GradientPlan, LeavesAloneWhatHasNothingToCompress) {
   const GradientPlan sparse = plan_gradient(stats_of({0, 0, 0, 1}), settings);
   EXPECT_EQ(sparse.prune, PruneKind::kNone);
   EXPECT_TRUE(sparse.quantizer);
+}
+
+TEST(GradientPlan, GuardKeepsAnOldScaleNearTheOneOfToday) {
+  const auto tensor = lognormal_tensor(1.0, 20000);
+  const TensorStats then = stats_of(tensor);
+  for (const auto prune : {PruneKind::kNone, PruneKind::kStochastic})
+    for (const double factor : {1e-6, 0.5, 0.9, 1.0, 1.5, 1e6}) {
+      GradientSettings settings;
+      settings.bits = 6;
+      settings.prune = prune;
+      settings.sparsity = prune == PruneKind::kNone ? 0 : 0.8;
+      const GradientPlan old = plan_gradient(then, settings);
+      std::vector<float> now = tensor;
+      for (float& x : now) x *= static_cast<float>(factor);
+      const TensorStats stats = stats_of(now);
+      const GradientPlan guarded = guard_plan(old, stats, settings);
+      const double top = guarded.quantizer->scale * guarded.quantizer->format.largest();
+      SCOPED_TRACE(testing::Message() << "factor " << factor);
+      EXPECT_GE(top, stats.max_abs * (1 - 1e-6));      // nothing is clipped
+      EXPECT_LE(top, stats.max_abs * 8 * (1 + 1e-6));  // one octave more to meet the threshold
+      if (factor == 0.9) {
+        EXPECT_EQ(guarded.quantizer->scale, old.quantizer->scale);
+      }
+    }
+  GradientSettings fixed;
+  fixed.bits = 6;
+  fixed.fixed_scale = 1e-3;  // a global loss scale has a rule of its own
+  const GradientPlan old = plan_gradient(then, fixed);
+  std::vector<float> large = tensor;
+  for (float& x : large) x *= 1e6f;
+  EXPECT_EQ(guard_plan(old, stats_of(large), fixed).quantizer->scale, 1e-3);
 }
 
 TEST(GradientPlan, GuardKeepsAnOldThresholdFromDrowningASmallGradient) {

@@ -95,6 +95,36 @@ TEST(PayloadDamage, EveryByteMayBeAnythingBehindTheChecksum) {
   }
 }
 
+// Every block takes at least two bytes: of nothing no values can be announced.
+TEST(PayloadDamage, BlocksWithoutBytesAreRefused) {
+  const std::vector<float> values(3 << 12, 0.f);
+  Bytes payload = encode(view(values, DType::kFloat32),
+                         {.kind = PayloadKind::kUniform, .scale = 1, .block_log2 = 12});
+  const PayloadInfo info = inspect(payload);
+  ASSERT_EQ(info.block_bytes.size(), 3u);
+  std::size_t body = 0;
+  for (const std::uint32_t size : info.block_bytes) body += size;
+  // The index lies before the blocks, the checksum behind them.
+  const std::size_t index = payload.size() - 8 - body - 4 * info.block_bytes.size();
+  payload.erase(payload.begin() + static_cast<std::ptrdiff_t>(index + 12),
+                payload.begin() + static_cast<std::ptrdiff_t>(index + 12 + info.block_bytes[0]));
+  std::fill_n(payload.begin() + static_cast<std::ptrdiff_t>(index), 4, std::uint8_t{0});
+  repair_checksum(payload);
+  EXPECT_EQ(error_of(payload), PayloadErrorCode::kBadHeader);
+}
+
+TEST(PayloadDamage, WhatIsTooLargeIsRefusedBeforeItIsAllocated) {
+  const std::vector<float> values(1000, 1.f);
+  const Bytes payload = encode(view(values, DType::kFloat32));
+  EXPECT_EQ(decode(payload, 4000).size(), 4000u);
+  try {
+    decode(payload, 3999);
+    FAIL();
+  } catch (const PayloadError& error) {
+    EXPECT_EQ(error.code(), PayloadErrorCode::kTooLarge);
+  }
+}
+
 struct Field {
   const char* name;
   std::size_t offset;

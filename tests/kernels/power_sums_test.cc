@@ -37,7 +37,7 @@ std::vector<T> values_with_exceptions(std::size_t n) {
 template <typename T>
 void expect_sums(const std::vector<T>& values) {
   const std::span<const T> span(values);
-  MagnitudeRange expected;
+  NonzeroRange expected;
   for (const T x : values) {
     if (!countable(x)) continue;
     const double m = std::abs(x);
@@ -45,7 +45,7 @@ void expect_sums(const std::vector<T>& values) {
     expected.max = std::max(expected.max, m);
     ++expected.count;
   }
-  const MagnitudeRange range = magnitude_range(span);
+  const NonzeroRange range = nonzero_range(span);
   EXPECT_EQ(range.count, expected.count);
   EXPECT_EQ(range.min, expected.min);
   EXPECT_EQ(range.max, expected.max);
@@ -96,7 +96,7 @@ TEST(PowerSums, MatchAPlainLoopOnEveryTarget) {
 
 TEST(PowerSums, NothingToCount) {
   const std::vector<float> values = {0.0f, -0.0f, std::nanf(""), HUGE_VALF, -HUGE_VALF};
-  const MagnitudeRange range = magnitude_range(std::span<const float>(values));
+  const NonzeroRange range = nonzero_range(std::span<const float>(values));
   EXPECT_EQ(range.count, 0u);
   EXPECT_EQ(range.min, 0);
   EXPECT_EQ(range.max, 0);

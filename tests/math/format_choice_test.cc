@@ -124,6 +124,110 @@ TEST(HistogramGridError, MatchesBruteForce) {
   }
 }
 
+// The expectation over the draws of the error of one value, straight from quantize.h.
+double expected_error_of(const Quantizer& quantizer, double x, bool squared) {
+  const auto grid = quantizer.format.values();
+  const double y = x / quantizer.scale;
+  const auto above = std::upper_bound(grid.begin(), grid.end(), y);
+  const auto error = [&](double v) {
+    return squared ? std::pow((v - y) * quantizer.scale, 2) : std::abs(v / y - 1);
+  };
+  if (above == grid.end()) return error(grid.back());
+  const double l = *(above - 1), u = *above;
+  const bool underflows = l == 0;
+  if (underflows ? quantizer.underflow == Underflow::kZero
+                 : quantizer.rounding == Rounding::kNearest)
+    return error(!underflows && y > (l + u) / 2 ? u : l);
+  const double up = (y - l) / (u - l);
+  return up * error(u) + (1 - up) * error(l);
+}
+
+TEST(ExpectedError, MatchesBruteForce) {
+  const auto tensor = log_uniform_by_bin(LogHistogram::bin_of(1e-3f), LogHistogram::bin_of(30.f));
+  const TensorStats stats = stats_of(tensor);
+  const auto count = static_cast<double>(tensor.size());
+  for (const char* name : {"1-1-6", "1-2-1", "1-3-0", "1-3-4", "1-4-3", "1-7-0"})
+    for (const double scale : {0x1p-4, 0.0123, 0.7, 31.0, 1e-4})
+      for (const auto rounding : {Rounding::kNearest, Rounding::kStochastic})
+        for (const auto underflow : {Underflow::kZero, Underflow::kStochastic}) {
+          const Quantizer quantizer = {FloatFormat::parse(name), scale, rounding, underflow};
+          double squared = 0, relative = 0;
+          for (const double x : tensor) {
+            squared += expected_error_of(quantizer, x, true);
+            relative += expected_error_of(quantizer, x, false);
+          }
+          SCOPED_TRACE(testing::Message()
+                       << name << " at " << scale << ", rounding " << static_cast<int>(rounding));
+          EXPECT_NEAR(expected_error(stats, quantizer) / (relative / count), 1, 2e-3);
+          EXPECT_NEAR(expected_error(stats, quantizer, ErrorMeasure::kSquared) /
+                          (squared / count / stats.mean_square),
+                      1, 2e-3);
+        }
+}
+
+// The gradient of a softmax: a great many small values, and for each row one that is a thousand
+// times as large. The deviation says little of it.
+TensorStats softmax_gradient() {
+  std::mt19937_64 engine(3);
+  std::normal_distribution<double> normal;
+  std::vector<float> tensor;
+  for (int row = 0; row < 40; ++row)
+    for (int i = 0; i < 1500; ++i)
+      tensor.push_back(i == 0 ? -1.f : static_cast<float>(std::exp(0.6 * normal(engine)) / 1500));
+  return stats_of(tensor);
+}
+
+TEST(BestFormat, OfASoftmaxReachesItsManySmallValues) {
+  const TensorStats stats = softmax_gradient();
+  for (const int bits : {4, 5, 6, 7, 8}) {
+    const auto error_of = [&](const SplitOptions& options) {
+      const FloatFormat format = best_format(bits, stats, options);
+      return expected_error(
+          stats, {format, stats.max_abs / format.largest(), options.rounding, options.underflow});
+    };
+    for (const auto rounding : {Rounding::kNearest, Rounding::kStochastic}) {
+      SplitOptions options;
+      options.rounding = rounding;
+      const double empirical = error_of(options);
+      // No other split does better: that is what it says.
+      for (int exponent_bits = 1; exponent_bits < bits; ++exponent_bits) {
+        const FloatFormat other(exponent_bits, bits - 1 - exponent_bits);
+        EXPECT_LE(empirical, expected_error(stats, {other, stats.max_abs / other.largest(),
+                                                    rounding, options.underflow}));
+      }
+      options.method = SplitMethod::kLognormal;
+      if (bits >= 6) {
+        EXPECT_LT(empirical, 0.2 * error_of(options)) << bits;
+      }
+    }
+  }
+  EXPECT_EQ(best_format(8, stats).name(), "1-4-3");
+  EXPECT_EQ(best_format(6, stats).name(), "1-4-1");
+}
+
+TEST(BestFormat, OfANormalMatchesQuadratureAndHasFewerExponentsForWiderOnes) {
+  // Midpoint rule, against the closed form with exponential integrals.
+  for (const double std : {0.3, 1.0, 5.0})
+    for (const char* name : {"1-2-3", "1-4-1", "1-5-0"}) {
+      const FloatFormat format = FloatFormat::parse(name);
+      double sum = 0;
+      const int steps = 400000;
+      for (int i = 0; i < steps; ++i) {
+        const double x = 8 * std * (i + 0.5) / steps;
+        sum += std::abs(nearest(format, x, 1.0) / x - 1) * std::exp(-x * x / (2 * std * std));
+      }
+      const double density = 2 / (std * std::sqrt(2 * std::numbers::pi));
+      EXPECT_NEAR(relative_error_of_normal(format, std), sum * density * 8 * std / steps, 1e-5)
+          << name << ' ' << std;
+    }
+  int before = 8;
+  for (const double std : {1.0, 3.0, 5.0, 8.0}) {
+    const int exponent_bits = best_format_of_normal(8, std).exponent_bits();
+    EXPECT_LE(exponent_bits, before) << std;
+    before = exponent_bits;
+  }
+}
+
 TEST(GradientScale, Max) {
   const TensorStats stats = stats_of({0.5f, -3.f, 0.f, 1e-3f});
   const FloatFormat format(4, 1);
@@ -159,10 +263,12 @@ TEST(GradientScale, ErrorIsTheBestPowerOfTwo) {
   }
 }
 
-TEST(BestFormat, OfAHistogramAgreesWithTheLognormalOne) {
-  // In the middle of a stretch of sigma with one winner; there scale 1 is not far from the best.
-  EXPECT_EQ(best_format(8, stats_of(lognormal_tensor(2.2 * std::log(2.0), 50000))).name(), "1-4-3");
-  EXPECT_EQ(best_format(6, stats_of(lognormal_tensor(3.0 * std::log(2.0), 50000))).name(), "1-4-1");
+TEST(BestFormat, OfAHistogramKnowsWhereTheTopWillBe) {
+  // The closed form centres the grid: 1-4-1 is best at three octaves. With its top at the maximum,
+  // four deviations up, that grid would end at the median, and half of the values underflow.
+  const TensorStats stats = stats_of(lognormal_tensor(3.0 * std::log(2.0), 50000));
+  EXPECT_EQ(best_format(6, stats, {.method = SplitMethod::kLognormal}).name(), "1-4-1");
+  EXPECT_EQ(best_format(6, stats).name(), "1-5-0");
 }
 
 TEST(FormatChoice, EdgesAndErrors) {

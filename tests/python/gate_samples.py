@@ -73,6 +73,11 @@ def quantizer_of(plan, part):
 def as_planned(x, plan, parts, calls=0, stream=0):
     """The gradient that the plan in force describes, by the elementary ops."""
     seed = draw_seed(plan, calls, stream)
+    if len(parts) == 2 and plan[Plan.FORMAT_EXPONENT] > 0:  # one draw for both
+        prune, quantize = parts
+        assert prune.kind == "stochastic"
+        alpha = float(plan[Plan.THRESHOLD])
+        return ops.prune_quantize(x, alpha, *quantizer_of(plan, quantize), seed)
     for part in parts:
         if isinstance(part, sg.Prune):
             alpha = float(plan[Plan.THRESHOLD])

@@ -7,7 +7,7 @@ from gate_samples import lognormal
 from torch import nn
 
 import slimgrad as sg
-from slimgrad.plan import Plan
+from slimgrad.plan import SCHEDULE, Plan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,7 +22,7 @@ def test_schedule():
 
 def test_schedule_is_exact():
     _, controller = make(sg.Prune(0.5), schedule={0: 0.5, 2**24 + 1: 0.85})
-    plan = controller.gates["conv1"].plan[Plan.SCHEDULE :].tolist()
+    plan = controller.gates["conv1"].plan[SCHEDULE].tolist()
     assert plan[:4] == [0, 0.5, 2**24 + 1, 0.85]
 
 

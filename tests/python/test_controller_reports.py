@@ -21,7 +21,8 @@ def test_report_and_summary():
         assert 0.5 < row["cosine"] <= 1 and 0 < row["relative_error"] < 3
         assert row["sparsity_wanted"] == 0.8 and row["format"].startswith("1-") and row["scale"] > 0
     assert controller.report()["b"]["log_std"] == pytest.approx(2, abs=0.1)
-    head, a, b = controller.summary().splitlines()
+    head, a, b, *warnings = controller.summary().splitlines()
+    assert warnings == [f"warning: {sentence}" for sentence in controller.warnings()]
     assert all(word in head for word in ("wanted", "zeros", "cosine", "rel.err", "format", "scale"))
     assert a.split()[0] == "a" and a.split()[2] == "10000" and "0.8000" in a
     assert len(head) == len(a) == len(b)

@@ -29,6 +29,7 @@ PUBLIC_LAYER = {
     "apply_counts.h": "formats",
     "half.h": "formats",
     "payload_info.h": "formats",
+    "quantizer.h": "formats",
     "tensor_stats.h": "formats",
     "allocation.h": "math",
     "distribution.h": "math",

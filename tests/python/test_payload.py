@@ -237,3 +237,37 @@ def test_the_worked_example_of_the_documentation():
     table = text[text.index("| bytes | meaning |") :].split("\n\n")[0]
     spelled = "".join(re.findall(r"`([0-9a-f ]+)`", table))
     assert bytes.fromhex(spelled) == bytes.fromhex(dump)
+
+
+def test_payloads_as_bytes():
+    x = gradient(5000)
+    payload = sg.encode(x)
+    raw = payload.numpy().tobytes()
+    for form in (raw, bytearray(raw), memoryview(raw)):
+        assert same_bits(sg.decode(form), x)
+        assert sg.inspect(form)["shape"] == x.shape
+    with pytest.raises(sg.PayloadError):
+        sg.decode(b"")
+
+
+@pytest.mark.parametrize("wrong", [[1, 2, 3], "text", None, 5, object()])
+def test_what_is_no_payload_is_named_and_not_shown(wrong):
+    for function in (sg.decode, sg.inspect):
+        with pytest.raises(TypeError, match=r"expected a payload .* got \w+$"):
+            function(wrong)
+
+
+def test_errors_never_show_data():
+    payload = sg.encode(gradient(300_000))
+    for damaged in (payload[:-100], payload.float(), payload.view(-1, 1), payload.tolist()):
+        with pytest.raises((ValueError, TypeError)) as error:
+            sg.decode(damaged)
+        assert len(str(error.value)) < 500
+
+
+def test_max_bytes():
+    payload = sg.encode(torch.zeros(1 << 20))
+    assert payload.numel() < 200
+    assert sg.decode(payload, max_bytes=4 << 20).numel() == 1 << 20
+    with pytest.raises(sg.PayloadError, match=r"4194304 bytes, more than 4194303"):
+        sg.decode(payload, max_bytes=(4 << 20) - 1)

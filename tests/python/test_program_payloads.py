@@ -240,3 +240,22 @@ def test_misuse(tmp_path):
     assert not out.exists()
     succeed("encode", source, out)
     assert ".npy" in fail("decode", out, tmp_path / "x.safetensors")
+
+
+def test_the_input_is_never_overwritten(tmp_path):
+    source = save(tmp_path / "g.npy", gradient(1000).astype("f4"))
+    before = source.read_bytes()
+    (tmp_path / "link.npy").symlink_to(source)
+    for other in (source, tmp_path / "link.npy", tmp_path / "." / "g.npy"):
+        assert "other than the input" in fail("encode", source, other)
+    payload = tmp_path / "g.sg"
+    succeed("encode", source, payload)
+    (tmp_path / "back.npy").symlink_to(payload)
+    assert "other than the input" in fail("decode", payload, tmp_path / "back.npy")
+    assert source.read_bytes() == before
+    succeed("inspect", payload)
+
+
+def test_steps_at_zero_are_shown_there():
+    assert "e-1" not in succeed("steps", "silu", "--bits", "2")
+    assert read_json("steps", "silu", "--bits", "2")["borders"][1] == 0

@@ -17,7 +17,8 @@ TEST(GradientChoice, ReadsFormatsAndSparsity) {
   ASSERT_TRUE(fp6);
   EXPECT_EQ(fp6->bits, 6);
   EXPECT_EQ(fp6->prune, PruneKind::kNone);
-  EXPECT_EQ(fp6->rounding, Rounding::kNearest);
+  EXPECT_EQ(fp6->rounding, Rounding::kStochastic);
+  EXPECT_EQ(fp6->underflow, Underflow::kStochastic);
   const auto pruned = parse_gradient_choice("prune:0.85").gates;
   ASSERT_TRUE(pruned);
   EXPECT_EQ(pruned->prune, PruneKind::kStochastic);

@@ -7,7 +7,7 @@ be exchanged from outside. With sample inputs one forward pass finds these calls
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,10 +45,11 @@ def _subclass(cls: type, *names: str, exact: bool = False, table: bool = False) 
         bits = options["bits"]
         if bits == "exact" and not exact:
             bits = 4
-        if bits == "exact" and getattr(module, "inplace", False):
-            bits = 4
         extra = {k: options[k] for k in ("interval", "weight")} if table else {}
-        return cls(**{name: getattr(module, name) for name in names}, bits=bits, **extra)
+        arguments = {name: getattr(module, name) for name in names}
+        if bits == "exact" and "inplace" in arguments:
+            arguments["inplace"] = False  # The output is kept, beside an input that nobody needs.
+        return cls(**arguments, bits=bits, **extra)
 
     return make
 
@@ -142,6 +143,16 @@ def _convert_transformers(module: nn.Module, options: dict) -> nn.Module | str:
     return "no step table for this class"
 
 
+def _carry_hooks(old: nn.Module, new: nn.Module) -> None:
+    """The user's hooks stay, and so do their handles: the two modules share the dictionaries. A
+    module that is wrapped is still called, with its own."""
+    if any(old is child for child in new.children()):
+        return
+    for name, value in vars(old).items():
+        if name.startswith(("_forward_", "_backward_")) or name == "_is_full_backward_hook":
+            vars(new)[name] = value
+
+
 class _FunctionalCalls(TorchFunctionMode):
     """Counts activation calls that do not come from inside a converted or known module."""
 
@@ -177,7 +188,7 @@ def find_functional_calls(model: nn.Module, inputs: Any) -> list[tuple[str, str]
     Calls that torch.nn's activation modules or converted ones make are theirs, and not listed. A
     call made in C++, as on the fast path of nn.TransformerEncoderLayer, is not seen.
     """
-    from ..saved import _call
+    from ..saved import call_with, undisturbed
 
     inside: list[str] = []
     mode = _FunctionalCalls(inside)
@@ -197,8 +208,8 @@ def find_functional_calls(model: nn.Module, inputs: Any) -> list[tuple[str, str]
         handles.append(module.register_forward_pre_hook(enter))
         handles.append(module.register_forward_hook(leave, always_call=True))
     try:
-        with torch.random.fork_rng(), torch.enable_grad(), mode:
-            _call(model, inputs)
+        with undisturbed(model), torch.enable_grad(), mode:
+            call_with(model, inputs)
     finally:
         for handle in handles:
             handle.remove()
@@ -213,6 +224,7 @@ def convert_activations(
     weight: str = WEIGHT,
     include: Callable[[str, nn.Module], bool] = lambda name, module: True,
     masks: bool = True,
+    named: Collection[str] = (),
     inputs: Any = None,
 ) -> ConversionReport:
     """Replaces the activation modules inside ``model`` and reports.
@@ -220,6 +232,10 @@ def convert_activations(
     ``bits`` is 1 to 4, or "exact": then GELU, SiLU and Mish keep their output and one bit, and the
     others 4 bits. ``include(name, module)`` chooses. ``masks=False`` leaves Dropout and MaxPool2d.
     With ``inputs`` one forward pass looks for activations that are called as functions.
+
+    Sigmoid and Tanh are left as they are, because they keep their output alone, which the next
+    layer keeps anyway, and because a loss may divide by their slope, which no table follows in its
+    tails: ``BCELoss`` behind a Sigmoid does. ``named`` lists those to convert all the same.
 
     A module that is shared (the same object in two places) stays shared. The model itself cannot be
     replaced in place: if it is an activation, it is reported as left.
@@ -232,6 +248,14 @@ def convert_activations(
     if type(model) in _CONVERTERS or _is_transformers(model):
         report.left.append(("", type(model).__name__, "the model itself is the activation"))
         return report
+
+    def refusal(name: str, module: nn.Module) -> str | None:
+        if not include(name, module):
+            return "not included"
+        if type(module) in (nn.Sigmoid, nn.Tanh) and name not in named:
+            return "it keeps its output alone; name it to have it converted"
+        return None
+
     for parent_name, parent in list(model.named_modules()):
         if isinstance(parent, fewbit.Stepwise):
             continue
@@ -240,7 +264,7 @@ def convert_activations(
             if child is None:
                 continue
             name = f"{parent_name}.{child_name}" if parent_name else child_name
-            new = done.get(id(child)) or _convert_one(name, child, options, include, masks, report)
+            new = done.get(id(child)) or _convert_one(name, child, options, refusal, masks, report)
             if new is not None:
                 done[id(child)] = new
                 setattr(parent, child_name, new)
@@ -255,15 +279,18 @@ def _convert_one(
     name: str,
     module: nn.Module,
     options: dict,
-    include: Callable[[str, nn.Module], bool],
+    refusal: Callable[[str, nn.Module], str | None],
     masks: bool,
     report: ConversionReport,
 ) -> nn.Module | None:
     kind = type(module)
     if kind not in _CONVERTERS and not _is_transformers(module):
         return None
-    if not include(name, module) or (not masks and kind in (nn.Dropout, nn.MaxPool2d)):
-        report.left.append((name, kind.__name__, "not included"))
+    why_not = refusal(name, module)
+    if not masks and kind in (nn.Dropout, nn.MaxPool2d):
+        why_not = "not included"
+    if why_not is not None:
+        report.left.append((name, kind.__name__, why_not))
         return None
     if kind is nn.PReLU and module.weight.requires_grad:
         why = "the gradient of its weight needs the input"
@@ -287,5 +314,6 @@ def _convert_one(
         report.left.append((name, kind.__name__, new))
         return None
     new.train(module.training)
+    _carry_hooks(module, new)
     report.converted.append((name, kind.__name__, repr(new).split("\n")[0]))
     return new

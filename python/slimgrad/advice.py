@@ -1,0 +1,41 @@
+"""What a report means: in words, where a layer is harmed, with what helps."""
+
+from __future__ import annotations
+
+from .gradients import Prune, Quantize
+
+# Below this cosine more than half of what is left of a gradient is noise: its square is the share
+# of the squared length that points where the gradient did.
+LEAST_COSINE = 0.7
+# Of rounding alone; half of what every value is off by, on average.
+LARGEST_RELATIVE_ERROR = 0.5
+# Of the sum of a gradient, over the sum of its magnitudes. Stochastic rounding moves it by noise
+# alone, which is larger than this in layers with few large values; so only others are told.
+LARGEST_BIAS = 0.05
+
+
+def advice(name: str, row: dict, prune: Prune | None, quantize: Quantize | None) -> list[str]:
+    """Sentences about one row of a controller's report; none if all is well."""
+    if not row["calls"] or not row["compressed"]:
+        return []
+    sentences = []
+    if prune is not None and row["cosine"] < LEAST_COSINE:
+        sentences.append(
+            f"{name}: pruning to {row['sparsity']:.2f} leaves a cosine of {row['cosine']:.2f} with "
+            "the gradient; prune it less, exclude it, or spread the sparsity with "
+            "allocation='min_cosine'"
+        )
+    if quantize is None:
+        return sentences
+    if prune is None and row["relative_error"] > LARGEST_RELATIVE_ERROR:
+        sentences.append(
+            f"{name}: {row['format']} changes values by {row['relative_error']:.0%} on average; "
+            "give it more bits, or method='empirical' if another is set"
+        )
+    biased = quantize.rounding == "nearest" or quantize.underflow == "zero"
+    if biased and abs(row["bias"]) > LARGEST_BIAS:
+        sentences.append(
+            f"{name}: rounding shifts the sum of the gradient by {row['bias']:+.0%} of its "
+            "magnitude; rounding='stochastic' and underflow='stochastic' keep it"
+        )
+    return sentences
