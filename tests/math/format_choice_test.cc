@@ -125,8 +125,8 @@ TEST(HistogramGridError, MatchesBruteForce) {
 }
 
 // The expectation over the draws of the error of one value, straight from quantize.h.
-double expected_error_of(const Quantizer& quantizer, double x, bool squared) {
-  const auto grid = quantizer.format.values();
+double expected_error_of(const Quantizer& quantizer, const std::vector<double>& grid, double x,
+                         bool squared) {
   const double y = x / quantizer.scale;
   const auto above = std::upper_bound(grid.begin(), grid.end(), y);
   const auto error = [&](double v) {
@@ -147,14 +147,15 @@ TEST(ExpectedError, MatchesBruteForce) {
   const TensorStats stats = stats_of(tensor);
   const auto count = static_cast<double>(tensor.size());
   for (const char* name : {"1-1-6", "1-2-1", "1-3-0", "1-3-4", "1-4-3", "1-7-0"})
-    for (const double scale : {0x1p-4, 0.0123, 0.7, 31.0, 1e-4})
+    for (const double scale : {0x1p-4, 0.0123, 31.0})
       for (const auto rounding : {Rounding::kNearest, Rounding::kStochastic})
         for (const auto underflow : {Underflow::kZero, Underflow::kStochastic}) {
           const Quantizer quantizer = {FloatFormat::parse(name), scale, rounding, underflow};
+          const std::vector<double> grid = quantizer.format.values();
           double squared = 0, relative = 0;
           for (const double x : tensor) {
-            squared += expected_error_of(quantizer, x, true);
-            relative += expected_error_of(quantizer, x, false);
+            squared += expected_error_of(quantizer, grid, x, true);
+            relative += expected_error_of(quantizer, grid, x, false);
           }
           SCOPED_TRACE(testing::Message()
                        << name << " at " << scale << ", rounding " << static_cast<int>(rounding));
