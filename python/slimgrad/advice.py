@@ -7,7 +7,7 @@ from .gradients import Prune, Quantize
 # Below this cosine more than half of what is left of a gradient is noise: its square is the share
 # of the squared length that points where the gradient did.
 LEAST_COSINE = 0.7
-# Of rounding alone; half of what every value is off by, on average.
+# Of rounding alone: values are then off by half of themselves, on average.
 LARGEST_RELATIVE_ERROR = 0.5
 # Of the sum of a gradient, over the sum of its magnitudes. Stochastic rounding moves it by noise
 # alone, which is larger than this in layers with few large values; so only others are told.

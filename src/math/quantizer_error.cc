@@ -41,7 +41,7 @@ class Errors {
     const double smallest = grid_[1], largest = grid_.back();
     if (p < smallest) {
       const double end = std::min(q, smallest);
-      // Rounded to nearest, x / 2 < smallest is flushed all the same.
+      // Whatever the rounding: also just below the smallest value, where that one is nearest.
       sum += quantizer_.underflow == Underflow::kZero ? error_to(0, p, end, kind_)
                                                       : error_between(0, smallest, p, end, kind_);
       p = end;
@@ -76,8 +76,8 @@ double quantizer_error(const Quantizer& quantizer, const LogHistogram& histogram
   const Errors errors(quantizer, kind);
   const double scale = quantizer.scale;
   const double smallest = quantizer.format.smallest(), largest = quantizer.format.largest();
-  // Inside the grid's range the cells of an octave are those of the octave below, doubled: so is
-  // the error, and the relative error is the same.
+  // Inside the grid's range the cells of an octave are those of the octave below, doubled: so are
+  // the errors, and relative errors are the same.
   struct Covered {
     double error, low;
   };
