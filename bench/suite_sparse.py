@@ -26,18 +26,20 @@ class Conv:
     taps: int = 3
     stride: int = 1
     batch: int = 64
+    contiguous: bool = False
 
     def __str__(self) -> str:
         return (
             f"Conv2d {self.channels}->{self.outputs} {self.taps}x{self.taps} stride {self.stride}, "
-            f"{self.batch} x {self.size}x{self.size}"
+            f"{self.batch} x {self.size}x{self.size}" + ", contiguous" * self.contiguous
         )
 
     def tensors(self):
         padding = self.taps // 2
-        last = {"memory_format": torch.channels_last}
-        x = torch.randn(self.batch, self.channels, self.size, self.size).to(**last)
-        weight = torch.randn(self.outputs, self.channels, self.taps, self.taps).to(**last)
+        layout = torch.contiguous_format if self.contiguous else torch.channels_last
+        x = torch.randn(self.batch, self.channels, self.size, self.size).to(memory_format=layout)
+        weight = torch.randn(self.outputs, self.channels, self.taps, self.taps)
+        weight = weight.to(memory_format=layout)
         y = torch.nn.functional.conv2d(x, weight, stride=self.stride, padding=padding)
         return x, weight, gradient_like(y)
 
@@ -92,6 +94,9 @@ SHAPES = [
     Conv(64, 32, 128, taps=1),
     Conv(16, 32, 16),
     Conv(32, 32, 32),
+    Conv(64, 32, 64, contiguous=True),
+    Conv(256, 8, 256, contiguous=True),
+    Conv(64, 32, 128, taps=1, contiguous=True),
     Linear(4096, 1024, 1024),
     Linear(2048, 3072, 768),
 ]

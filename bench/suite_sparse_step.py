@@ -42,17 +42,19 @@ def resnet18(width: int = 64) -> nn.Module:
 def run(quick: bool) -> list[Row]:
     torch.manual_seed(0)
     batch = 4 if quick else 64
-    images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
+    images = torch.randn(batch, 3, 32, 32)
+    layouts = {"channels-last": torch.channels_last, "contiguous": torch.contiguous_format}
+    residual = {"ResNet-18": resnet18(8 if quick else 64), "ResNet-20": resnet20()}
     tokens = torch.randn(2 if quick else 16, 128, 512)
     networks = {
-        f"ResNet-18 on 32x32, channels-last, batch {batch}": (
-            resnet18(8 if quick else 64).to(memory_format=torch.channels_last),
-            images,
-        ),
-        f"ResNet-20 on 32x32, channels-last, batch {batch}": (
-            resnet20().to(memory_format=torch.channels_last),
-            images,
-        ),
+        f"{name} on 32x32, {layout}, batch {batch}": (
+            copy.deepcopy(network).to(memory_format=memory_format),
+            images.to(memory_format=memory_format),
+        )
+        for name, network in residual.items()
+        for layout, memory_format in layouts.items()
+    }
+    networks |= {
         f"transformer 4 x 512, 128 tokens, batch {len(tokens)}": (
             Transformer(512, 8, 1 if quick else 4),
             tokens,

@@ -9,6 +9,7 @@ from .distributions import FAMILIES, Distribution, fit
 from .fewbit import step_table
 from .formats import FloatFormat, best_format, expected_error, gradient_scale, relative_error
 from .gradients import LossScale, Prune, Quantize
+from .memory import kept_memory, release_memory
 from .pruning import (
     Allocation,
     SparsityWarning,
@@ -60,6 +61,7 @@ __all__ = [
     "functional",
     "gradient_scale",
     "inspect",
+    "kept_memory",
     "measure",
     "nn",
     "pack",
@@ -70,6 +72,7 @@ __all__ = [
     "quantize",
     "quantize_",
     "relative_error",
+    "release_memory",
     "saved_bytes",
     "step_table",
     "steps",

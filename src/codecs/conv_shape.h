@@ -1,6 +1,5 @@
-// The shape of a two-dimensional convolution whose tensors are channels-last: a tensor is a matrix
-// with a row for each pixel and a column for each channel. A linear layer is the convolution of
-// images of one pixel.
+// The shape of a two-dimensional convolution. A linear layer is the convolution of images of one
+// pixel.
 #ifndef SLIMGRAD_CODECS_CONV_SHAPE_H_
 #define SLIMGRAD_CODECS_CONV_SHAPE_H_
 
@@ -35,7 +34,8 @@ struct ConvShape {
 
   // Looks at one pixel at a time.
   bool is_linear() const { return y.is_trivial() && x.is_trivial(); }
-  // Then it does not care which image a pixel belongs to.
+  // Then it does not care which image a pixel belongs to, where pixels lie one behind the other:
+  // with the channels last.
   ConvShape simplified() const {
     ConvShape shape = *this;
     if (is_linear()) {

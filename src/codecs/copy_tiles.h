@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "codecs/conv_shape.h"
+#include "codecs/images.h"
 #include "codecs/sparse_layout.h"
 #include "codecs/tap_tiles.h"
 #include "codecs/tile_values.h"
@@ -25,11 +26,22 @@ class TileCopy {
   TileCopy(const ConvShape& shape, const TapTiles& tiles, const TileRange& range, std::int64_t size)
       : shape_(shape), tiles_(tiles), range_(range), size_(size) {}
 
-  void copy(const Bands::Band& band, const T* x, float* to) const {
-    x += range_.group * shape_.group_in() + range_.first * tiles_.pixel_size();
+  void copy(const Bands::Band& band, const Images<const T>& images, float* to) const {
+    if (images.channels_first()) return copy_first(band, images.data, to);
+    const T* const x =
+        images.data + range_.group * shape_.group_in() + range_.first * tiles_.pixel_size();
     if (shape_.is_linear())
       return copy_pixels(x + band.first_pixel * shape_.in_channels, shape_.in_channels, band.pixels,
                          to);
+    for_rows(band, to, [&](std::int64_t image, std::int64_t y, float* row) {
+      copy_row(x + (image * shape_.y.in + y) * shape_.x.in * shape_.in_channels, row);
+    });
+  }
+
+ private:
+  // copy(image, y, to) for the rows of the input; padding is cleared.
+  template <typename Copy>
+  void for_rows(const Bands::Band& band, float* to, const Copy& copy) const {
     for (std::int64_t image = 0; image < band.images; ++image)
       for (std::int64_t row = 0; row < tiles_.rows(band.rows); ++row, to += tiles_.row_size()) {
         const std::int64_t y =
@@ -37,24 +49,73 @@ class TileCopy {
         if (y < 0 || y >= shape_.y.in)
           clear_pixels(0, tiles_.columns, to);
         else
-          copy_row(
-              x + ((band.first_image + image) * shape_.y.in + y) * shape_.x.in * shape_.in_channels,
-              to);
+          copy(band.first_image + image, y, to);
       }
   }
 
- private:
-  // A row of the input: padding, pixels, padding.
-  void copy_row(const T* row, float* to) const {
+  // The pixels of a tile's row that are no padding: [first, last), from the input's pixel `source`
+  // on.
+  struct Inside {
+    std::int64_t first, last, source;
+  };
+  Inside inside() const {
     const ConvAxis& axis = shape_.x;
     const std::int64_t step = tiles_.x.source_step;
     const std::int64_t first = std::min(tiles_.columns, (axis.padding + step - 1) / step);
     const std::int64_t last =
         std::clamp((axis.in - 1 + axis.padding) / step + 1, first, tiles_.columns);
-    clear_pixels(0, first, to);
-    copy_pixels(row + (first * step - axis.padding) * shape_.in_channels, step * shape_.in_channels,
-                last - first, to + first * tiles_.pixel_size());
-    clear_pixels(last, tiles_.columns, to);
+    return {first, last, first * step - axis.padding};
+  }
+
+  // A row of the input: padding, pixels, padding.
+  void copy_row(const T* row, float* to) const {
+    const Inside pixels = inside();
+    clear_pixels(0, pixels.first, to);
+    copy_pixels(row + pixels.source * shape_.in_channels, tiles_.x.source_step * shape_.in_channels,
+                pixels.last - pixels.first, to + pixels.first * tiles_.pixel_size());
+    clear_pixels(pixels.last, tiles_.columns, to);
+  }
+
+  // With the channels first. A layer that looks at one pixel at a time has no padding, so that the
+  // pixels of an image are one row.
+  void copy_first(const Bands::Band& band, const T* x, float* to) const {
+    const std::int64_t image_pixels = shape_.y.in * shape_.x.in;
+    const auto channels = [&](std::int64_t image) {
+      return x + (image * shape_.in_channels + range_.group * shape_.group_in() +
+                  range_.first * tiles_.pixel_size()) *
+                     image_pixels;
+    };
+    if (shape_.is_linear()) {
+      const std::int64_t pixels = band.rows * shape_.x.in;
+      for (std::int64_t i = 0; i < band.images; ++i, to += pixels * tiles_.pixel_size())
+        turn_pixels(channels(band.first_image + i) + band.first_row * shape_.x.in, image_pixels,
+                    pixels, to);
+      return;
+    }
+    const Inside pixels = inside();
+    for_rows(band, to, [&](std::int64_t image, std::int64_t y, float* row) {
+      clear_pixels(0, pixels.first, row);
+      turn_pixels(channels(image) + y * shape_.x.in + pixels.source, image_pixels,
+                  pixels.last - pixels.first, row + pixels.first * tiles_.pixel_size());
+      clear_pixels(pixels.last, tiles_.columns, row);
+    });
+  }
+
+  // `stride`: from channel to channel.
+  void turn_pixels(const T* from, std::int64_t stride, std::int64_t count, float* to) const {
+    const std::int64_t width = tiles_.pixel_size(), step = tiles_.x.source_step;
+    for (std::int64_t t = range_.first; t < range_.last; ++t, to += size_, from += width * stride) {
+      const std::int64_t channels = std::min(width, shape_.group_in() - t * width);
+      if (step == 1)
+        kernels::transpose(from, stride, channels, count, to, width);
+      else
+        for (std::int64_t i = 0; i < count; ++i)
+          for (std::int64_t c = 0; c < channels; ++c)
+            to[i * width + c] = to_float(from[c * stride + i * step]);
+      if (channels < width)
+        for (std::int64_t i = 0; i < count; ++i)
+          std::fill(to + i * width + channels, to + (i + 1) * width, 0.0f);
+    }
   }
 
   void clear_pixels(std::int64_t first, std::int64_t last, float* to) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "codecs/images.h"
 #include "codecs/sparse_backward.h"
 #include "codecs/sparse_layout.h"
 #include "kernels/compact_rows.h"
@@ -42,7 +43,8 @@ class PixelLists {
 
   // Writes the survivors, band by band and in each block by block. Returns how many there are.
   template <typename T>
-  std::int64_t compress(const T* gradient, const PruneDraw& draw, const Parallel& parallel) const;
+  std::int64_t compress(const Images<const T>& gradient, const PruneDraw& draw,
+                        const Parallel& parallel) const;
 
   kernels::Survivors survivors() const {
     return {workspace_.values.data(), workspace_.offsets.data()};
@@ -55,11 +57,20 @@ class PixelLists {
 
  private:
   template <typename T>
-  std::int64_t compress_band(std::int64_t band, const T* gradient, const kernels::Plan& plan) const;
+  std::int64_t compress_last(std::int64_t band, const T* gradient, const kernels::Plan& plan,
+                             const PruneDraw& draw) const;
+  template <typename T>
+  std::int64_t compress_first(std::int64_t band, const T* gradient, const kernels::Plan& plan,
+                              const PruneDraw& draw) const;
 
-  // Those of a band's pixels, for a block of so many channels.
-  void write_offsets(const Bands::Band& band, std::int64_t channels,
+  // Those of so many pixels, whole rows of them, for a block of so many channels.
+  void write_offsets(std::int64_t pixels, std::int64_t channels,
                      std::vector<std::int32_t>& offsets) const;
+  // Where the survivors of a band's block begin.
+  std::int64_t block_start(std::int64_t band, std::size_t block) const {
+    return band * band_room() + blocks_[block].first_channel * bands_.max_pixels() +
+           static_cast<std::int64_t>(block * kernels::kCompactSlack);
+  }
 
   // Every band has a mark for each of its pixels and one for their end.
   std::int64_t marks_a_block() const { return shape_.out_pixels() + bands_.count(); }

@@ -14,6 +14,11 @@ struct PruneDraw {
   std::uint64_t seed = 0;
   // The share of the elements that is expected to survive. The work is cut accordingly.
   double density = 0.1;
+  // Of the first element in the whole gradient, where this is a part of one.
+  std::uint64_t first_index = 0;
+
+  // Whether survivors are better picked by the vector than one by one.
+  bool many() const { return density > 0.14; }
 };
 
 template <typename T>

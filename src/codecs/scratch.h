@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <utility>
+
+#include "codecs/scratch_pool.h"
 
 namespace slimgrad {
 
@@ -25,6 +28,7 @@ class Scratch {
     return data_.get();
   }
   T* data() const { return data_.get(); }
+  std::size_t bytes() const { return size_ * sizeof(T); }
 
  private:
   struct Free {
@@ -34,13 +38,37 @@ class Scratch {
   std::size_t size_ = 0;
 };
 
-// This thread's T, kept from one call to the next. To be asked for once and not in a loop: in a
-// shared library every use of a thread-local variable by its name is a function call.
+// A T for as long as this lives, warm if one was used before: nobody else has it, and it goes back
+// to the pool, from whichever thread. T has bytes(), what it holds. Taking one is a lock: not in a
+// loop.
 template <typename T>
-T& per_thread() {
-  static thread_local T value;
-  return value;
-}
+class Pooled {
+ public:
+  Pooled() : memory_(scratch_pool().take(kind())) {
+    if (!memory_) memory_ = std::make_unique<Kept>();
+  }
+  ~Pooled() {
+    const std::size_t bytes = (*this)->bytes();
+    scratch_pool().give_back(kind(), std::move(memory_), bytes);
+  }
+  Pooled(const Pooled&) = delete;
+  Pooled& operator=(const Pooled&) = delete;
+
+  T& operator*() const { return static_cast<Kept&>(*memory_).value; }
+  T* operator->() const { return &**this; }
+
+ private:
+  struct Kept : ScratchPool::Memory {
+    T value;
+  };
+  // An address that no other T has.
+  static const void* kind() {
+    static char kind;
+    return &kind;
+  }
+
+  std::unique_ptr<ScratchPool::Memory> memory_;
+};
 
 }  // namespace slimgrad
 

@@ -8,10 +8,11 @@
 // sparse_sums.h). The first wants the survivors by pixel, the second by channel: each product has
 // a compressed form of its own, and may have a pruning of its own, written in one pass over G.
 //
-// Tensors are channels-last: G [images, y.out, x.out, out_channels], X and dX alike with the
-// input's sizes. They are float32 or bfloat16; sums are float32. NaN and Inf survive pruning and
-// reach the sums. Work is cut into tasks that `parallel` may run in any order on any threads: the
-// result is the same.
+// G, X and dX each have their channels last or first (codecs/images.h). Draws are numbered in the
+// order of G's memory, so that the two layouts of one gradient draw differently. Tensors are
+// float32, bfloat16 or float16; sums are float32. NaN and Inf survive pruning and reach the sums.
+// Work is cut into tasks that `parallel` may run in any order on any threads: the result is the
+// same.
 #ifndef SLIMGRAD_CODECS_SPARSE_BACKWARD_H_
 #define SLIMGRAD_CODECS_SPARSE_BACKWARD_H_
 
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "codecs/conv_shape.h"
+#include "codecs/images.h"
 #include "codecs/prune_draw.h"
 #include "codecs/scratch.h"
 
@@ -34,6 +36,10 @@ struct WeightStrides {
   std::int64_t out, in, y, x;
 };
 
+// Survivors are held for so many bytes at a time; a larger gradient is multiplied piece by piece,
+// as far as it can be cut: between images for the gradient of the input.
+inline constexpr std::int64_t kMostListBytes = std::int64_t{32} << 20;
+
 // Memory of one product, for reuse. Not for two products at a time.
 struct SparseWorkspace {
   Scratch<float> values;
@@ -41,6 +47,10 @@ struct SparseWorkspace {
   Scratch<std::int64_t> marks;  // where a list of survivors ends and the next begins
   Scratch<float> dense;         // the packed weight, or the sums of the weight gradient
   Scratch<double> totals;       // of the bias gradient
+
+  std::size_t bytes() const {
+    return values.bytes() + offsets.bytes() + marks.bytes() + dense.bytes() + totals.bytes();
+  }
 };
 
 // Of the pruned gradient; and what the product cost, for those who choose by it.
@@ -70,14 +80,15 @@ bool fits_sparse_backward(const ConvShape& shape);
 
 // dx is written wholly.
 template <typename T>
-SparseCounts sparse_input_gradient(const ConvShape& shape, const T* gradient, const PruneDraw& draw,
-                                   const T* weight, const WeightStrides& strides, T* dx,
+SparseCounts sparse_input_gradient(const ConvShape& shape, const Images<const T>& gradient,
+                                   const PruneDraw& draw, const T* weight,
+                                   const WeightStrides& strides, const Images<T>& dx,
                                    SparseWorkspace& workspace, const Parallel& parallel);
 
 // dw is written wholly. bias: none, or room for out_channels sums of the pruned gradient.
 template <typename T>
-SparseCounts sparse_weight_gradient(const ConvShape& shape, const T* gradient,
-                                    const PruneDraw& draw, const T* x, T* dw,
+SparseCounts sparse_weight_gradient(const ConvShape& shape, const Images<const T>& gradient,
+                                    const PruneDraw& draw, const Images<const T>& x, T* dw,
                                     const WeightStrides& strides, T* bias,
                                     SparseWorkspace& workspace, const Parallel& parallel);
 

@@ -20,12 +20,14 @@ inline constexpr std::int64_t kCompressedPixels = 512;
 
 // REQUIRES: x.dilation is 1, or there is one tap.
 template <typename T>
-SparseCounts gather_input_gradient(const ConvShape& shape, const T* gradient, const PruneDraw& draw,
-                                   const T* weight, const WeightStrides& strides, T* dx,
+SparseCounts gather_input_gradient(const ConvShape& shape, const Images<const T>& gradient,
+                                   const PruneDraw& draw, const T* weight,
+                                   const WeightStrides& strides, const Images<T>& dx,
                                    SparseWorkspace& workspace, const Parallel& parallel);
 template <typename T>
-SparseCounts spread_input_gradient(const ConvShape& shape, const T* gradient, const PruneDraw& draw,
-                                   const T* weight, const WeightStrides& strides, T* dx,
+SparseCounts spread_input_gradient(const ConvShape& shape, const Images<const T>& gradient,
+                                   const PruneDraw& draw, const T* weight,
+                                   const WeightStrides& strides, const Images<T>& dx,
                                    SparseWorkspace& workspace, const Parallel& parallel);
 
 // One tap of one output channel: `count` input channels, then zeros up to `width`.

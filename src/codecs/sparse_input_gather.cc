@@ -80,16 +80,16 @@ class GatherInput {
         passes_(cheapest_passes(shape, tiles_, density)),
         bands_(shape, tiles_.width() * std::int64_t{sizeof(float)}, kCompressedPixels),
         lists_(shape, bands_, passes_.channels,
-               // A row of one pixel needs no steps from pixel to pixel.
+               // Who looks at one pixel at a time needs no steps from pixel to pixel.
                {.channel_step = tiles_.width(),
-                .pixel_step_a_channel = shape.x.out == 1 ? 0 : -shape.x.stride * tiles_.width()},
+                .pixel_step_a_channel = shape.is_linear() ? 0 : -shape.x.stride * tiles_.width()},
                workspace),
         weights_(workspace.dense.reserve(
             static_cast<std::size_t>(shape.groups * tiles_.count * tile_size()))),
         reaches_(find_reaches(shape.x)) {}
 
-  SparseCounts run(const T* gradient, const PruneDraw& draw, const T* weight,
-                   const WeightStrides& strides, T* dx, const Parallel& parallel) {
+  SparseCounts run(const Images<const T>& gradient, const PruneDraw& draw, const T* weight,
+                   const WeightStrides& strides, const Images<T>& dx, const Parallel& parallel) {
     Stopwatch watch;
     SparseCounts counts;
     parallel(shape_.groups * tiles_.count,
@@ -155,23 +155,35 @@ class GatherInput {
     return blocks * (passes_.split_rows ? shape_.y.taps : 1);
   }
 
-  void multiply(std::int64_t tile, std::int64_t index, T* dx) const {
+  struct Room {
+    Scratch<float> totals;
+    std::vector<kernels::ListLine> lines;
+    std::vector<kernels::Reach> reaches;
+    std::size_t bytes() const {
+      return totals.bytes() + lines.capacity() * sizeof(kernels::ListLine) +
+             reaches.capacity() * sizeof(kernels::Reach);
+    }
+  };
+
+  void multiply(std::int64_t tile, std::int64_t index, const Images<T>& dx) const {
     const std::int64_t group = tile / tiles_.count, first = tile % tiles_.count * tiles_.width();
     const std::int64_t count = std::min(tiles_.width(), shape_.group_in() - first);
     const Chunk pixels = chunk(index);
-    T* const out = dx + pixels.first_pixel * shape_.in_channels + group * shape_.group_in() + first;
-    struct Buffer : Scratch<float> {};
+    const PixelRange range{pixels.first_pixel, pixels.pixels, group * shape_.group_in() + first,
+                           count};
+    const Pooled<Room> room;
     // Whole tiles of floats are summed where they belong, if in one pass: to come back to rows that
     // are some Ki apart is slow, as they get into each other's way in the cache.
     float* totals;
     std::int64_t stride;
-    const bool direct = std::is_same_v<T, float> && count == tiles_.width() && num_passes() == 1;
+    const bool direct = std::is_same_v<T, float> && !dx.channels_first() &&
+                        count == tiles_.width() && num_passes() == 1;
     if (direct) {
-      totals = reinterpret_cast<float*>(out);
+      totals = reinterpret_cast<float*>(dx.data + range.first_pixel * shape_.in_channels +
+                                        range.first_channel);
       stride = shape_.in_channels;
     } else {
-      totals =
-          per_thread<Buffer>().reserve(static_cast<std::size_t>(pixels.pixels * tiles_.width()));
+      totals = room->totals.reserve(static_cast<std::size_t>(pixels.pixels * tiles_.width()));
       stride = tiles_.width();
     }
     bool accumulate = false;
@@ -182,12 +194,11 @@ class GatherInput {
         if (shape_.is_linear())
           sum_pixels(b, index, pixels, weights, totals, stride, accumulate);
         else
-          sum_rows(b, ty, ty + lines, pixels, weights, totals, stride, accumulate);
+          sum_rows(b, ty, ty + lines, pixels, weights, totals, stride, accumulate, *room);
       }
     });
     if (!direct)
-      for (std::int64_t p = 0; p < pixels.pixels; ++p)
-        store_tile_row(totals + p * stride, count, out + p * shape_.in_channels);
+      store_pixels(totals, stride, range, shape_.y.in * shape_.x.in, shape_.in_channels, dx);
   }
 
   void sum_pixels(std::size_t b, std::int64_t band, const Chunk& pixels, const float* weights,
@@ -201,12 +212,8 @@ class GatherInput {
 
   // Over the kernel's rows [first_ty, last_ty).
   void sum_rows(std::size_t b, std::int64_t first_ty, std::int64_t last_ty, const Chunk& pixels,
-                const float* weights, float* totals, std::int64_t stride, bool accumulate) const {
-    struct Lists {
-      std::vector<kernels::ListLine> lines;
-      std::vector<kernels::Reach> reaches;
-    };
-    Lists& lists = per_thread<Lists>();
+                const float* weights, float* totals, std::int64_t stride, bool accumulate,
+                Room& lists) const {
     const ConvAxis& axis = shape_.y;
     const std::int64_t row_size = lists_.blocks()[b].channels * tiles_.width();
     lists.reaches = reaches_;
@@ -240,18 +247,25 @@ class GatherInput {
 }  // namespace
 
 template <typename T>
-SparseCounts gather_input_gradient(const ConvShape& shape, const T* gradient, const PruneDraw& draw,
-                                   const T* weight, const WeightStrides& strides, T* dx,
+SparseCounts gather_input_gradient(const ConvShape& shape, const Images<const T>& gradient,
+                                   const PruneDraw& draw, const T* weight,
+                                   const WeightStrides& strides, const Images<T>& dx,
                                    SparseWorkspace& workspace, const Parallel& parallel) {
   return GatherInput<T>(shape, draw.density, workspace)
       .run(gradient, draw, weight, strides, dx, parallel);
 }
 
-template SparseCounts gather_input_gradient(const ConvShape&, const float*, const PruneDraw&,
-                                            const float*, const WeightStrides&, float*,
+template SparseCounts gather_input_gradient(const ConvShape&, const Images<const float>&,
+                                            const PruneDraw&, const float*, const WeightStrides&,
+                                            const Images<float>&, SparseWorkspace&,
+                                            const Parallel&);
+template SparseCounts gather_input_gradient(const ConvShape&, const Images<const BFloat16Bits>&,
+                                            const PruneDraw&, const BFloat16Bits*,
+                                            const WeightStrides&, const Images<BFloat16Bits>&,
                                             SparseWorkspace&, const Parallel&);
-template SparseCounts gather_input_gradient(const ConvShape&, const BFloat16Bits*, const PruneDraw&,
-                                            const BFloat16Bits*, const WeightStrides&,
-                                            BFloat16Bits*, SparseWorkspace&, const Parallel&);
+template SparseCounts gather_input_gradient(const ConvShape&, const Images<const Float16Bits>&,
+                                            const PruneDraw&, const Float16Bits*,
+                                            const WeightStrides&, const Images<Float16Bits>&,
+                                            SparseWorkspace&, const Parallel&);
 
 }  // namespace slimgrad

@@ -56,8 +56,8 @@ class SpreadInput {
       columns_.push_back(place(shape.x, tiles_.x, x, 0, tiles_.columns));
   }
 
-  SparseCounts run(const T* gradient, const PruneDraw& draw, const T* weight,
-                   const WeightStrides& strides, T* dx, const Parallel& parallel) {
+  SparseCounts run(const Images<const T>& gradient, const PruneDraw& draw, const T* weight,
+                   const WeightStrides& strides, const Images<T>& dx, const Parallel& parallel) {
     Stopwatch watch;
     SparseCounts counts;
     parallel(shape_.groups * tiles_.count(),
@@ -147,11 +147,15 @@ class SpreadInput {
     return s;
   }
 
-  void multiply(std::int64_t group, std::int64_t first_tile, const Stretch& s, T* dx) const {
+  void multiply(std::int64_t group, std::int64_t first_tile, const Stretch& s,
+                const Images<T>& dx) const {
     const std::int64_t last_tile = std::min(first_tile + tiles_.copied(), tiles_.count());
     const std::int64_t size = (last_tile - first_tile) * s.size();
     struct Buffer : Scratch<float> {};
-    float* const totals = per_thread<Buffer>().reserve(static_cast<std::size_t>(size));
+    const Pooled<Buffer> buffer;
+    // And a row of dX, which may have to be turned.
+    const std::int64_t row = shape_.x.in * (last_tile - first_tile) * tiles_.pixel_size();
+    float* const totals = buffer->reserve(static_cast<std::size_t>(size + row));
     std::fill(totals, totals + size, 0.0f);
     for (std::int64_t tile = first_tile; tile < last_tile; ++tile)
       lists_.for_blocks(group, [&](std::size_t b, const ChannelBlock& block) {
@@ -161,7 +165,7 @@ class SpreadInput {
           spread(s, b, taps, weights, totals + (tile - first_tile) * s.size());
         });
       });
-    store(s, group, first_tile, last_tile, totals, dx);
+    store(s, group, first_tile, last_tile, totals, totals + size, dx);
   }
 
   void spread(const Stretch& s, std::size_t block, const TapTiles::Taps& taps, const float* weights,
@@ -193,25 +197,47 @@ class SpreadInput {
   }
 
   void store(const Stretch& s, std::int64_t group, std::int64_t first_tile, std::int64_t last_tile,
-             const float* totals, T* dx) const {
-    static constexpr float kNothing[8 * kernels::kMaxEights] = {};
-    const std::int64_t width = tiles_.pixel_size(), channels = shape_.group_in();
+             const float* totals, float* pixels, const Images<T>& dx) const {
     const std::int64_t rows = s.image_size / tiles_.row_size();
+    const std::int64_t width = (last_tile - first_tile) * tiles_.pixel_size();
+    const std::int64_t first_channel = first_tile * tiles_.pixel_size();
+    const std::int64_t channels = std::min(width, shape_.group_in() - first_channel);
     for (std::int64_t i = 0; i < s.images; ++i)
       for (std::int64_t y = s.first_row; y < s.last_row; ++y) {
         const std::int64_t line = ((s.first_image + i) * shape_.y.in + y) * shape_.x.in;
-        T* to = dx + line * shape_.in_channels + group * channels + first_tile * width;
         const std::int64_t row = place(shape_.y, tiles_.y, y, s.first_line, rows);
-        const float* const from = totals + i * s.image_size + row * tiles_.row_size();
-        for (std::int64_t x = 0; x < shape_.x.in; ++x, to += shape_.in_channels) {
-          const std::int64_t column = columns_[static_cast<std::size_t>(x)];
-          for (std::int64_t t = first_tile; t < last_tile; ++t)
-            store_tile_row(row < 0 || column < 0
-                               ? kNothing
-                               : from + (t - first_tile) * s.size() + column * width,
-                           std::min(width, channels - t * width), to + (t - first_tile) * width);
+        const float* const from =
+            row < 0 ? nullptr : totals + i * s.image_size + row * tiles_.row_size();
+        if (!dx.channels_first()) {
+          T* const to = dx.data + line * shape_.in_channels + group * shape_.group_in();
+          store_row(s, {first_tile, last_tile, from}, shape_.in_channels, to + first_channel);
+          continue;
         }
+        store_row(s, {first_tile, last_tile, from}, width, pixels);
+        store_pixels(pixels, width,
+                     {line, shape_.x.in, group * shape_.group_in() + first_channel, channels},
+                     shape_.y.in * shape_.x.in, shape_.in_channels, dx);
       }
+  }
+
+  // Some tiles' sums for a row of dX; from: of the first of them, or none if nothing reached it.
+  struct TileRow {
+    std::int64_t first_tile, last_tile;
+    const float* from;
+  };
+  template <typename To>
+  void store_row(const Stretch& s, const TileRow& row, std::int64_t step, To* to) const {
+    static constexpr float kNothing[8 * kernels::kMaxEights] = {};
+    const std::int64_t width = tiles_.pixel_size();
+    for (std::int64_t x = 0; x < shape_.x.in; ++x, to += step) {
+      const std::int64_t column = columns_[static_cast<std::size_t>(x)];
+      for (std::int64_t t = row.first_tile; t < row.last_tile; ++t)
+        store_tile_row(row.from == nullptr || column < 0
+                           ? kNothing
+                           : row.from + (t - row.first_tile) * s.size() + column * width,
+                       std::min(width, shape_.group_in() - t * width),
+                       to + (t - row.first_tile) * width);
+    }
   }
 
   ConvShape shape_;
@@ -226,18 +252,25 @@ class SpreadInput {
 }  // namespace
 
 template <typename T>
-SparseCounts spread_input_gradient(const ConvShape& shape, const T* gradient, const PruneDraw& draw,
-                                   const T* weight, const WeightStrides& strides, T* dx,
+SparseCounts spread_input_gradient(const ConvShape& shape, const Images<const T>& gradient,
+                                   const PruneDraw& draw, const T* weight,
+                                   const WeightStrides& strides, const Images<T>& dx,
                                    SparseWorkspace& workspace, const Parallel& parallel) {
   return SpreadInput<T>(shape, draw.density, workspace)
       .run(gradient, draw, weight, strides, dx, parallel);
 }
 
-template SparseCounts spread_input_gradient(const ConvShape&, const float*, const PruneDraw&,
-                                            const float*, const WeightStrides&, float*,
+template SparseCounts spread_input_gradient(const ConvShape&, const Images<const float>&,
+                                            const PruneDraw&, const float*, const WeightStrides&,
+                                            const Images<float>&, SparseWorkspace&,
+                                            const Parallel&);
+template SparseCounts spread_input_gradient(const ConvShape&, const Images<const BFloat16Bits>&,
+                                            const PruneDraw&, const BFloat16Bits*,
+                                            const WeightStrides&, const Images<BFloat16Bits>&,
                                             SparseWorkspace&, const Parallel&);
-template SparseCounts spread_input_gradient(const ConvShape&, const BFloat16Bits*, const PruneDraw&,
-                                            const BFloat16Bits*, const WeightStrides&,
-                                            BFloat16Bits*, SparseWorkspace&, const Parallel&);
+template SparseCounts spread_input_gradient(const ConvShape&, const Images<const Float16Bits>&,
+                                            const PruneDraw&, const Float16Bits*,
+                                            const WeightStrides&, const Images<Float16Bits>&,
+                                            SparseWorkspace&, const Parallel&);
 
 }  // namespace slimgrad

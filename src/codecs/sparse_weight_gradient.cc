@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <atomic>
 
+#include "codecs/channel_lists.h"
 #include "codecs/copy_tiles.h"
 #include "codecs/sparse_backward.h"
 #include "codecs/sparse_layout.h"
 #include "codecs/tap_tiles.h"
 #include "codecs/tile_values.h"
-#include "kernels/compact_columns.h"
 #include "kernels/sparse_sums.h"
 
 namespace slimgrad {
@@ -33,6 +33,9 @@ class Shares {
   std::atomic<double> first_ = 0, second_ = 0;
 };
 
+// More tasks than most machines have threads, and never more than there are bands.
+constexpr std::int64_t kWantedTasks = 16;
+
 template <typename T>
 class WeightGradient {
  public:
@@ -41,36 +44,32 @@ class WeightGradient {
         tiles_(shape),
         bands_(shape, tiles_.bytes_a_pixel(),
                static_cast<std::int64_t>(kWantedSurvivors / std::max(density, kSmallestDensity))),
-        workspace_(workspace) {
-    constexpr double kManySurvivors = 0.14;
-    many_ = density > kManySurvivors;
-    // More tasks than most machines have threads, and never more than there are bands.
-    constexpr std::int64_t kWantedTasks = 16;
-    parts_ = std::clamp<std::int64_t>((kWantedTasks + num_copies() - 1) / num_copies(), 1,
-                                      bands_.count());
-    const std::int64_t slots = at_once() ? parts_ : bands_.count();
-    const auto room = static_cast<std::size_t>(slots * band_room());
-    workspace.values.reserve(room);
-    workspace.offsets.reserve(room);
-    workspace.marks.reserve(static_cast<std::size_t>(slots * (shape.out_channels + 1)));
+        workspace_(workspace),
+        parts_(std::clamp<std::int64_t>((kWantedTasks + num_copies() - 1) / num_copies(), 1,
+                                        bands_.count())),
+        slots_(at_once() ? parts_
+                         : std::clamp(kMostListBytes / ChannelLists::slot_bytes(shape_, bands_),
+                                      parts_, bands_.count())),
+        lists_(shape_, tiles_, bands_, slots_, workspace) {
     workspace.totals.reserve(static_cast<std::size_t>(parts_ * shape.out_channels));
     workspace.dense.reserve(static_cast<std::size_t>(parts_ * num_tiles() * sums_size()));
   }
 
-  SparseCounts run(const T* gradient, const PruneDraw& draw, const T* x, T* dw,
-                   const WeightStrides& strides, T* bias, const Parallel& parallel) {
+  SparseCounts run(const Images<const T>& gradient, const PruneDraw& draw, const Images<const T>& x,
+                   T* dw, const WeightStrides& strides, T* bias, const Parallel& parallel) {
     Stopwatch watch;
     SparseCounts counts;
     sums_bias_ = bias != nullptr;
     const kernels::Plan plan = pruning_plan<T>(draw);
     std::atomic<std::int64_t> survivors = 0;
     const auto compress = [&](std::int64_t band, std::int64_t slot) {
-      survivors.fetch_add(compress_band(band, slot, gradient, plan), std::memory_order_relaxed);
+      survivors.fetch_add(lists_.compress(band, slot, gradient, plan, draw),
+                          std::memory_order_relaxed);
     };
     if (at_once()) {
       Shares shares;
       parallel(parts_, [&](std::int64_t part) {
-        for_bands(part, [&](std::int64_t band, bool is_first) {
+        for_bands(part, {0, bands_.count()}, [&](std::int64_t band, bool is_first) {
           Stopwatch lap;
           compress(band, part);
           shares.add_first(lap.lap());
@@ -82,14 +81,18 @@ class WeightGradient {
       counts.compress_seconds = seconds * shares.first();
       counts.multiply_seconds = seconds - counts.compress_seconds;
     } else {
-      parallel(bands_.count(), [&](std::int64_t band) { compress(band, band); });
-      counts.compress_seconds = watch.lap();
-      parallel(num_copies() * parts_, [&](std::int64_t task) {
-        const std::int64_t part = task % parts_;
-        for_bands(part, [&](std::int64_t band, bool is_first) {
-          multiply(task / parts_, part, band, band, is_first, x);
+      for (std::int64_t first = 0; first < bands_.count(); first += slots_) {
+        const Round round{first, std::min(slots_, bands_.count() - first)};
+        parallel(round.count, [&](std::int64_t slot) { compress(first + slot, slot); });
+        counts.compress_seconds += watch.lap();
+        parallel(num_copies() * parts_, [&](std::int64_t task) {
+          const std::int64_t part = task % parts_;
+          for_bands(part, round, [&](std::int64_t band, bool is_first) {
+            multiply(task / parts_, part, band, band - first, is_first, x);
+          });
         });
-      });
+        counts.multiply_seconds += watch.lap();
+      }
     }
     parallel(num_tiles(), [&](std::int64_t tile) { add_parts(tile, dw, strides); });
     if (bias != nullptr)
@@ -110,76 +113,19 @@ class WeightGradient {
     return workspace_.dense.data() + (tile * parts_ + part) * sums_size();
   }
   // Lists of a band lie in a slot. If they are used once, it is multiplied while they are in the
-  // cache, and a part needs one slot for all its bands; otherwise every band has its own.
+  // cache, and a part needs one slot for all its bands; otherwise every band of a round has its
+  // own.
   bool at_once() const { return num_copies() == 1; }
-  std::int64_t* channel_starts(std::int64_t slot) const {
-    return workspace_.marks.data() + slot * (shape_.out_channels + 1);
-  }
-  // visit(band, is_first) for the bands of a part.
+  struct Round {
+    std::int64_t first, count;  // bands
+  };
+  // visit(band, is_first) for the bands of a part. The first round has some for every part.
   template <typename Visit>
-  void for_bands(std::int64_t part, const Visit& visit) const {
-    const std::int64_t first = part * bands_.count() / parts_;
-    const std::int64_t last = (part + 1) * bands_.count() / parts_;
-    for (std::int64_t band = first; band < last; ++band) visit(band, band == first);
-  }
-
-  // Writes the survivors of a band by channel and in each by pixel. Returns how many.
-  std::int64_t compress_band(std::int64_t index, std::int64_t slot, const T* gradient,
-                             const kernels::Plan& plan) const {
-    const Bands::Band band = bands_[index];
-    const std::int64_t columns = shape_.out_channels, first = band.first_pixel * columns;
-    struct Room {
-      Scratch<float> values;
-      Scratch<std::int32_t> offsets, rows;
-      Scratch<std::int64_t> ends;
-    };
-    Room& room = per_thread<Room>();
-    const std::int64_t step = std::min(columns, kernels::kMostColumns);
-    const std::int64_t stride = list_stride(band.pixels);
-    const auto size = static_cast<std::size_t>(step * stride);
-    const kernels::ListRoom lists{.stride = stride,
-                                  .values = room.values.reserve(size),
-                                  .offsets = room.offsets.reserve(size),
-                                  .ends = room.ends.reserve(static_cast<std::size_t>(step))};
-    std::int32_t* const offsets = room.rows.reserve(static_cast<std::size_t>(band.pixels));
-    find_offsets(band, offsets);
-    std::int64_t* const starts = channel_starts(slot);
-    starts[0] = slot * band_room();
-    for (std::int64_t column = 0; column < columns; column += step)
-      kernels::compact_columns<T>(
-          plan, {gradient + first, band.pixels, columns, static_cast<std::uint64_t>(first)},
-          {.first_column = column,
-           .num_columns = std::min(step, columns - column),
-           .row_offsets = offsets,
-           .many = many_,
-           .room = lists,
-           .values = workspace_.values.data(),
-           .offsets = workspace_.offsets.data(),
-           .starts = starts + column});
-    return starts[columns] - starts[0];
-  }
-  // For the survivors of a band.
-  std::int64_t band_room() const {
-    return bands_.max_pixels() * shape_.out_channels +
-           static_cast<std::int64_t>(kernels::kCompactSlack);
-  }
-
-  // Room for a list of so many survivors: an odd number of cache lines, because lists a power of
-  // two apart would get into each other's way in the cache.
-  static std::int64_t list_stride(std::int64_t size) {
-    constexpr std::int64_t kLine = 64 / sizeof(float);
-    const auto most = size + static_cast<std::int64_t>(kernels::kCompactSlack);
-    return ((most + kLine - 1) / kLine | 1) * kLine;
-  }
-
-  // Where the first taps of the band's gradient pixels lie in the tile.
-  void find_offsets(const Bands::Band& band, std::int32_t* offsets) const {
-    for (std::int64_t image = 0; image < band.images; ++image)
-      for (std::int64_t row = 0; row < band.rows; ++row) {
-        std::int64_t offset = image * tiles_.size(band.rows) + row * tiles_.line_step();
-        for (std::int64_t x = 0; x < shape_.x.out; ++x, offset += tiles_.pixel_step())
-          *offsets++ = static_cast<std::int32_t>(offset);
-      }
+  void for_bands(std::int64_t part, const Round& round, const Visit& visit) const {
+    const std::int64_t first = round.first + part * round.count / parts_;
+    const std::int64_t last = round.first + (part + 1) * round.count / parts_;
+    for (std::int64_t band = first; band < last; ++band)
+      visit(band, band == first && round.first == 0);
   }
 
   std::int64_t tile_size(const Bands::Band& band) const {
@@ -187,20 +133,20 @@ class WeightGradient {
   }
 
   void multiply(std::int64_t copy, std::int64_t part, std::int64_t index, std::int64_t slot,
-                bool is_first, const T* x) const {
+                bool is_first, const Images<const T>& x) const {
     struct Buffer : Scratch<float> {};
+    const Pooled<Buffer> buffer;
     const Bands::Band band = bands_[index];
     const std::int64_t group = copy / tiles_.copies();
     const std::int64_t first_tile = copy % tiles_.copies() * tiles_.copied();
     const std::int64_t last_tile = std::min(first_tile + tiles_.copied(), tiles_.count());
-    float* const input = per_thread<Buffer>().reserve(
-        static_cast<std::size_t>((last_tile - first_tile) * tile_size(band)));
+    float* const input =
+        buffer->reserve(static_cast<std::size_t>((last_tile - first_tile) * tile_size(band)));
     TileCopy<T>(shape_, tiles_, {group, first_tile, last_tile}, tile_size(band))
         .copy(band, x, input);
-    const kernels::SurvivorLists lists{
-        .survivors = {workspace_.values.data(), workspace_.offsets.data()},
-        .marks = channel_starts(slot) + group * shape_.group_out(),
-        .count = shape_.group_out()};
+    const kernels::SurvivorLists lists{.survivors = lists_.survivors(),
+                                       .marks = lists_.marks(slot) + group * shape_.group_out(),
+                                       .count = shape_.group_out()};
     tiles_.for_taps([&](const TapTiles::Taps& taps) {
       const kernels::SumShape sum_shape{.eights = taps.eights,
                                         .rows = taps.rows,
@@ -221,7 +167,7 @@ class WeightGradient {
       const std::int64_t o = group * shape_.group_out() + c;
       double& total = workspace_.totals.data()[part * shape_.out_channels + o];
       if (is_first) total = 0;
-      for (std::int64_t s = channel_starts(slot)[o]; s < channel_starts(slot)[o + 1]; ++s)
+      for (std::int64_t s = lists_.marks(slot)[o]; s < lists_.marks(slot)[o + 1]; ++s)
         total += static_cast<double>(workspace_.values.data()[s]);
     }
   }
@@ -257,28 +203,34 @@ class WeightGradient {
   TapTiles tiles_;
   Bands bands_;
   SparseWorkspace& workspace_;
-  std::int64_t parts_;
-  bool many_;
+  const std::int64_t parts_, slots_;
+  ChannelLists lists_;
   bool sums_bias_ = false;
 };
 
 }  // namespace
 
 template <typename T>
-SparseCounts sparse_weight_gradient(const ConvShape& shape, const T* gradient,
-                                    const PruneDraw& draw, const T* x, T* dw,
+SparseCounts sparse_weight_gradient(const ConvShape& given, const Images<const T>& gradient,
+                                    const PruneDraw& draw, const Images<const T>& x, T* dw,
                                     const WeightStrides& strides, T* bias,
                                     SparseWorkspace& workspace, const Parallel& parallel) {
-  return WeightGradient<T>(shape.simplified(), draw.density, workspace)
+  const bool whole = gradient.channels_first() || x.channels_first();
+  return WeightGradient<T>(whole ? given : given.simplified(), draw.density, workspace)
       .run(gradient, draw, x, dw, strides, bias, parallel);
 }
 
-template SparseCounts sparse_weight_gradient(const ConvShape&, const float*, const PruneDraw&,
-                                             const float*, float*, const WeightStrides&, float*,
-                                             SparseWorkspace&, const Parallel&);
-template SparseCounts sparse_weight_gradient(const ConvShape&, const BFloat16Bits*,
-                                             const PruneDraw&, const BFloat16Bits*, BFloat16Bits*,
-                                             const WeightStrides&, BFloat16Bits*, SparseWorkspace&,
+template SparseCounts sparse_weight_gradient(const ConvShape&, const Images<const float>&,
+                                             const PruneDraw&, const Images<const float>&, float*,
+                                             const WeightStrides&, float*, SparseWorkspace&,
                                              const Parallel&);
+template SparseCounts sparse_weight_gradient(const ConvShape&, const Images<const BFloat16Bits>&,
+                                             const PruneDraw&, const Images<const BFloat16Bits>&,
+                                             BFloat16Bits*, const WeightStrides&, BFloat16Bits*,
+                                             SparseWorkspace&, const Parallel&);
+template SparseCounts sparse_weight_gradient(const ConvShape&, const Images<const Float16Bits>&,
+                                             const PruneDraw&, const Images<const Float16Bits>&,
+                                             Float16Bits*, const WeightStrides&, Float16Bits*,
+                                             SparseWorkspace&, const Parallel&);
 
 }  // namespace slimgrad

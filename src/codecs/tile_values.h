@@ -3,8 +3,6 @@
 #define SLIMGRAD_CODECS_TILE_VALUES_H_
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -15,21 +13,8 @@
 
 namespace slimgrad {
 
-inline float to_float(float x) { return x; }
-inline float to_float(BFloat16Bits x) { return std::bit_cast<float>(kernels::float_bits(x)); }
-
-template <typename T>
-T from_float(float x);
-template <>
-inline float from_float<float>(float x) {
-  return x;
-}
-template <>
-inline BFloat16Bits from_float<BFloat16Bits>(float x) {
-  // Rounding a NaN could carry into the sign; any NaN will do.
-  if (std::isnan(x)) return {0x7fc0};
-  return kernels::from_float_bits<BFloat16Bits>(std::bit_cast<std::uint32_t>(x));
-}
+using kernels::from_float;
+using kernels::to_float;
 
 // In eights, whose size the compiler knows: several times faster than a loop to `count`.
 // REQUIRES: count is a multiple of 8.

@@ -19,6 +19,7 @@
 
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/survivor_bits-inl.h"
+#include "kernels/turn-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -26,31 +27,6 @@ namespace slimgrad::kernels {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES >= 32
-
-// Rows of eight lanes to columns: pairs, then pairs of pairs inside 128-bit blocks, then blocks.
-HWY_INLINE void turn(Integers (&rows)[8]) {
-  const I32 i32;
-  const hn::RepartitionToWide<I32> i64;
-  Integers pairs[8], fours[8];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; i += 2) {
-    pairs[i] = hn::InterleaveLower(i32, rows[i], rows[i + 1]);
-    pairs[i + 1] = hn::InterleaveUpper(i32, rows[i], rows[i + 1]);
-  }
-  // fours[4 h + k]: rows 4 h to 4 h + 3 of columns k and, in the upper block, k + 4.
-#pragma GCC unroll 8
-  for (int h = 0; h < 8; h += 4)
-    for (int k = 0; k < 2; ++k) {
-      const auto a = hn::BitCast(i64, pairs[h + k]), b = hn::BitCast(i64, pairs[h + 2 + k]);
-      fours[h + 2 * k] = hn::BitCast(i32, hn::InterleaveLower(i64, a, b));
-      fours[h + 2 * k + 1] = hn::BitCast(i32, hn::InterleaveUpper(i64, a, b));
-    }
-#pragma GCC unroll 8
-  for (int k = 0; k < 4; ++k) {
-    rows[k] = hn::ConcatLowerLower(i32, fours[4 + k], fours[k]);
-    rows[k + 4] = hn::ConcatUpperUpper(i32, fours[4 + k], fours[k]);
-  }
-}
 
 // Bit c of byte r becomes bit r of byte c: blocks of four, two and one bits change places.
 HWY_INLINE std::uint64_t turn_bits(std::uint64_t x) {
@@ -77,7 +53,7 @@ HWY_INLINE void append_square(const SurvivorBits& bits, std::size_t first, std::
     rows |= std::uint64_t{bits.eight(first + r * columns)} << 8 * r;
     square[r] = load(x + first + r * columns);
   }
-  turn(square);
+  turn(I32(), square);
   const std::uint64_t survive = turn_bits(rows);
 #pragma GCC unroll 8
   for (std::size_t c = 0; c < 8; ++c) {
@@ -121,10 +97,12 @@ HWY_INLINE void append_rows(const SurvivorBits& bits, std::size_t count, std::si
 // Copies a list to where it stays, and gives the survivors their values: they are few, so that this
 // is not done for all elements. Whole vectors, beyond the end.
 HWY_INLINE void pack_list(const Raised& raised, const float* values, const std::int32_t* offsets,
-                          std::int64_t size, float* to_values, std::int32_t* to_offsets) {
+                          std::int64_t size, std::int32_t offset, float* to_values,
+                          std::int32_t* to_offsets) {
+  const Integers more = hn::Set(I32(), offset);
   for (std::int64_t i = 0; i < size; i += 8) {
     store(raised(load(values + i)), to_values + i);
-    hn::StoreU(hn::LoadU(I32(), offsets + i), I32(), to_offsets + i);
+    hn::StoreU(hn::Add(hn::LoadU(I32(), offsets + i), more), I32(), to_offsets + i);
   }
 }
 
@@ -138,7 +116,7 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
   for (std::int64_t c = 0; c < lists.num_columns; ++c) room.ends[c] = c * room.stride;
   // Whole rows several at a time; of some columns among many, row by row.
   static_assert(SurvivorBits::kMost >= kMostColumns);
-  const bool whole = lists.num_columns == rows.columns;
+  const bool whole = lists.num_columns == rows.columns && !rows.has_gaps();
   const std::int64_t rows_at_once =
       whole ? static_cast<std::int64_t>(SurvivorBits::kMost) / lists.num_columns : 1;
   const auto num_columns = static_cast<std::size_t>(lists.num_columns);
@@ -146,7 +124,7 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
   for (std::int64_t first = 0; first < rows.count; first += rows_at_once) {
     const std::int64_t count = std::min(rows_at_once, rows.count - first);
     const std::int32_t* const row_offsets = lists.row_offsets + first;
-    const T* const x = rows.data + first * rows.columns + lists.first_column;
+    const T* const x = rows.data + first * rows.stride + lists.first_column;
     bits.find(x, static_cast<std::size_t>(count) * num_columns,
               rows.first_index + static_cast<std::uint64_t>(x - rows.data));
     std::int64_t r = 0;
@@ -160,13 +138,14 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
       r = count;
     }
     for (; r < count; ++r)
-      append_row(bits, static_cast<std::size_t>(r) * num_columns, num_columns, x + r * rows.columns,
+      append_row(bits, static_cast<std::size_t>(r) * num_columns, num_columns, x + r * rows.stride,
                  row_offsets[r], room);
   }
   std::int64_t to = lists.starts[0];
   for (std::int64_t c = 0; c < lists.num_columns; ++c) {
     const std::int64_t from = c * room.stride, size = room.ends[c] - from;
-    pack_list(raised, room.values + from, room.offsets + from, size, lists.values + to,
+    pack_list(raised, room.values + from, room.offsets + from, size,
+              lists.column_offsets != nullptr ? lists.column_offsets[c] : 0, lists.values + to,
               lists.offsets + to);
     lists.starts[c + 1] = to += size;
   }
@@ -191,6 +170,10 @@ void compact_columns_bfloat16(const Plan& plan, const MatrixRows<BFloat16Bits>& 
                               const ColumnLists& lists) {
   compact_matrix(plan, rows, lists);
 }
+void compact_columns_float16(const Plan& plan, const MatrixRows<Float16Bits>& rows,
+                             const ColumnLists& lists) {
+  compact_matrix(plan, rows, lists);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace slimgrad::kernels
@@ -202,6 +185,7 @@ namespace {
 
 HWY_EXPORT(compact_columns_float32);
 HWY_EXPORT(compact_columns_bfloat16);
+HWY_EXPORT(compact_columns_float16);
 
 }  // namespace
 
@@ -211,15 +195,16 @@ void compact_columns_scalar(const Plan& plan, const MatrixRows<T>& rows,
   const ValueRule rule(plan);
   ApplyCounts ignored;
   for (std::int64_t c = 0; c < lists.num_columns; ++c) {
+    const std::int32_t more = lists.column_offsets != nullptr ? lists.column_offsets[c] : 0;
     std::int64_t to = lists.starts[c];
     for (std::int64_t row = 0; row < rows.count; ++row) {
-      const std::int64_t at = row * rows.columns + lists.first_column + c;
+      const std::int64_t at = row * rows.stride + lists.first_column + c;
       std::uint32_t x = float_bits(rows.data[at]);
       if (plan.prunes)
         x = rule.apply(x, rows.first_index + static_cast<std::uint64_t>(at), ignored);
       if ((x & ~kSignMask) == 0) continue;
       lists.values[to] = std::bit_cast<float>(x);
-      lists.offsets[to++] = lists.row_offsets[row];
+      lists.offsets[to++] = lists.row_offsets[row] + more;
     }
     lists.starts[c + 1] = to;
   }
@@ -237,10 +222,18 @@ void compact_columns(const Plan& plan, const MatrixRows<BFloat16Bits>& rows,
   if (use_scalar()) return compact_columns_scalar(plan, rows, lists);
   HWY_DYNAMIC_DISPATCH(compact_columns_bfloat16)(plan, rows, lists);
 }
+template <>
+void compact_columns(const Plan& plan, const MatrixRows<Float16Bits>& rows,
+                     const ColumnLists& lists) noexcept {
+  if (use_scalar()) return compact_columns_scalar(plan, rows, lists);
+  HWY_DYNAMIC_DISPATCH(compact_columns_float16)(plan, rows, lists);
+}
 
 template void compact_columns_scalar(const Plan&, const MatrixRows<float>&,
                                      const ColumnLists&) noexcept;
 template void compact_columns_scalar(const Plan&, const MatrixRows<BFloat16Bits>&,
+                                     const ColumnLists&) noexcept;
+template void compact_columns_scalar(const Plan&, const MatrixRows<Float16Bits>&,
                                      const ColumnLists&) noexcept;
 
 }  // namespace slimgrad::kernels

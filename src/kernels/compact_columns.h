@@ -21,10 +21,11 @@ struct ListRoom {
 };
 
 // The survivors of columns first_column + c, c < num_columns, in the order of the rows. That of row
-// r has the offset row_offsets[r].
+// r has the offset row_offsets[r], and column_offsets[c] more if there are such.
 struct ColumnLists {
   std::int64_t first_column, num_columns;  // num_columns: at most kMostColumns
   const std::int32_t* row_offsets;
+  const std::int32_t* column_offsets = nullptr;
   bool many;  // whether many are expected to survive: what is written is the same, but not the cost
   ListRoom room;
   // One list behind the other. Room for all elements and kCompactSlack.

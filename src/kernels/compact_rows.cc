@@ -33,9 +33,17 @@ HWY_INLINE std::size_t append(const SurvivorBits& bits, std::size_t first, std::
                               const T* x, const CompactBlock& block, std::int64_t column,
                               std::int64_t row, std::int64_t end) {
   const std::int32_t step = block.column_step;
-  const std::int32_t offset = static_cast<std::int32_t>(column) * step + block.row_offsets[row];
   float* const values = block.values + end;
   std::int32_t* const offsets = block.offsets + end;
+  if (block.column_offsets != nullptr) {
+    const std::int32_t* const column_offsets = block.column_offsets + column;
+    const std::int32_t row_offset = block.row_offsets[row];
+    return bits.pick(first, count, [=](std::size_t k, std::size_t i) HWY_ATTR {
+      values[k] = std::bit_cast<float>(float_bits(x[i]));
+      offsets[k] = column_offsets[i] + row_offset;
+    });
+  }
+  const std::int32_t offset = static_cast<std::int32_t>(column) * step + block.row_offsets[row];
   return bits.pick(first, count, [=](std::size_t k, std::size_t i) HWY_ATTR {
     values[k] = std::bit_cast<float>(float_bits(x[i]));
     offsets[k] = offset + static_cast<std::int32_t>(i) * step;
@@ -55,12 +63,17 @@ HWY_INLINE std::int64_t append_narrow(const SurvivorBits& bits, const MatrixRows
   float* const values = block.values + block.marks[first];
   std::int32_t* const offsets = block.offsets + block.marks[first];
   const T* const x = rows.data + first * rows.columns;
-  bits.pick(0, static_cast<std::size_t>(last - first) * columns,
-            [=](std::size_t k, std::size_t i) HWY_ATTR {
-              values[k] = std::bit_cast<float>(float_bits(x[i]));
-              offsets[k] =
-                  static_cast<std::int32_t>(i & (columns - 1)) * step + row_offsets[i >> shift];
-            });
+  const auto size = static_cast<std::size_t>(last - first) * columns;
+  if (const std::int32_t* const column_offsets = block.column_offsets; column_offsets != nullptr)
+    bits.pick(0, size, [=](std::size_t k, std::size_t i) HWY_ATTR {
+      values[k] = std::bit_cast<float>(float_bits(x[i]));
+      offsets[k] = column_offsets[i & (columns - 1)] + row_offsets[i >> shift];
+    });
+  else
+    bits.pick(0, size, [=](std::size_t k, std::size_t i) HWY_ATTR {
+      values[k] = std::bit_cast<float>(float_bits(x[i]));
+      offsets[k] = static_cast<std::int32_t>(i & (columns - 1)) * step + row_offsets[i >> shift];
+    });
   std::int64_t end = block.marks[first];
   for (std::int64_t row = first; row < last; ++row)
     block.marks[row + 1] = end +=
@@ -76,15 +89,16 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
   const Raised raised(plan);
   constexpr auto kMost = static_cast<std::int64_t>(SurvivorBits::kMost);
   // Short rows several at a time, long ones in pieces.
-  const std::int64_t rows_at_once = std::max<std::int64_t>(1, kMost / rows.columns);
+  const std::int64_t rows_at_once =
+      rows.has_gaps() ? 1 : std::max<std::int64_t>(1, kMost / rows.columns);
   const std::int64_t columns_at_once = std::min(kMost, rows.columns);
-  const bool narrow = rows.columns <= 64 && 64 % rows.columns == 0 && blocks.size() == 1 &&
-                      blocks[0].num_columns == rows.columns;
+  const bool narrow = rows.columns <= 64 && 64 % rows.columns == 0 && !rows.has_gaps() &&
+                      blocks.size() == 1 && blocks[0].num_columns == rows.columns;
   for (std::int64_t first = 0; first < rows.count; first += rows_at_once) {
     const std::int64_t last = std::min(rows.count, first + rows_at_once);
     for (std::int64_t column = 0; column < rows.columns; column += columns_at_once) {
       const std::int64_t last_column = std::min(rows.columns, column + columns_at_once);
-      const std::int64_t at = first * rows.columns + column;
+      const std::int64_t at = first * rows.stride + column;
       bits.find(rows.data + at, static_cast<std::size_t>((last - first) * (last_column - column)),
                 rows.first_index + static_cast<std::uint64_t>(at));
       for (const CompactBlock& block : blocks) {
@@ -132,6 +146,10 @@ void compact_rows_bfloat16(const Plan& plan, const MatrixRows<BFloat16Bits>& row
                            std::span<const CompactBlock> blocks) {
   compact_matrix(plan, rows, blocks);
 }
+void compact_rows_float16(const Plan& plan, const MatrixRows<Float16Bits>& rows,
+                          std::span<const CompactBlock> blocks) {
+  compact_matrix(plan, rows, blocks);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace slimgrad::kernels
@@ -143,6 +161,7 @@ namespace {
 
 HWY_EXPORT(compact_rows_float32);
 HWY_EXPORT(compact_rows_bfloat16);
+HWY_EXPORT(compact_rows_float16);
 
 }  // namespace
 
@@ -155,14 +174,16 @@ void compact_rows_scalar(const Plan& plan, const MatrixRows<T>& rows,
     for (std::int64_t row = 0; row < rows.count; ++row) {
       std::int64_t count = block.marks[row];
       for (std::int64_t c = 0; c < block.num_columns; ++c) {
-        const std::int64_t at = row * rows.columns + block.first_column + c;
+        const std::int64_t at = row * rows.stride + block.first_column + c;
         std::uint32_t x = float_bits(rows.data[at]);
         if (plan.prunes)
           x = rule.apply(x, rows.first_index + static_cast<std::uint64_t>(at), ignored);
         if ((x & ~kSignMask) == 0) continue;
         block.values[count] = std::bit_cast<float>(x);
         block.offsets[count++] =
-            static_cast<std::int32_t>(c) * block.column_step + block.row_offsets[row];
+            block.row_offsets[row] + (block.column_offsets != nullptr
+                                          ? block.column_offsets[c]
+                                          : static_cast<std::int32_t>(c) * block.column_step);
       }
       block.marks[row + 1] = count;
     }
@@ -181,10 +202,18 @@ void compact_rows(const Plan& plan, const MatrixRows<BFloat16Bits>& rows,
   if (use_scalar()) return compact_rows_scalar(plan, rows, blocks);
   HWY_DYNAMIC_DISPATCH(compact_rows_bfloat16)(plan, rows, blocks);
 }
+template <>
+void compact_rows(const Plan& plan, const MatrixRows<Float16Bits>& rows,
+                  std::span<const CompactBlock> blocks) noexcept {
+  if (use_scalar()) return compact_rows_scalar(plan, rows, blocks);
+  HWY_DYNAMIC_DISPATCH(compact_rows_float16)(plan, rows, blocks);
+}
 
 template void compact_rows_scalar(const Plan&, const MatrixRows<float>&,
                                   std::span<const CompactBlock>) noexcept;
 template void compact_rows_scalar(const Plan&, const MatrixRows<BFloat16Bits>&,
+                                  std::span<const CompactBlock>) noexcept;
+template void compact_rows_scalar(const Plan&, const MatrixRows<Float16Bits>&,
                                   std::span<const CompactBlock>) noexcept;
 
 }  // namespace slimgrad::kernels

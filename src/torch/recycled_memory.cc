@@ -26,6 +26,18 @@ class RecyclingAllocator final : public c10::Allocator {
     return {memory->pointer.get(), memory, &give_back, at::kCPU};
   }
 
+  std::size_t kept_bytes() {
+    const std::scoped_lock lock(mutex_);
+    return kept_bytes_;
+  }
+
+  std::size_t release() {
+    std::list<Memory> dropped;  // and freed when the lock is gone
+    const std::scoped_lock lock(mutex_);
+    dropped.swap(kept_);
+    return std::exchange(kept_bytes_, 0);
+  }
+
   void copy_data(void* to, const void* from, std::size_t num_bytes) const override {
     default_copy_data(to, from, num_bytes);
   }
@@ -87,5 +99,8 @@ at::Tensor recycled_empty_like(const at::Tensor& like) {
   return at::Tensor(at::detail::empty_strided_generic(
       like.sizes(), like.strides(), &RecyclingAllocator::instance(), kCpu, like.scalar_type()));
 }
+
+std::size_t recycled_bytes() { return RecyclingAllocator::instance().kept_bytes(); }
+std::size_t release_recycled() { return RecyclingAllocator::instance().release(); }
 
 }  // namespace slimgrad::torch_ops

@@ -23,6 +23,11 @@ at::Tensor recycled_empty(at::IntArrayRef sizes, at::ScalarType type, at::Memory
 // Like at::empty_like, of a tensor on the CPU.
 at::Tensor recycled_empty_like(const at::Tensor& like);
 
+// What is kept now, in bytes; and all of it given back to torch's allocator. Returns how many
+// bytes.
+std::size_t recycled_bytes();
+std::size_t release_recycled();
+
 }  // namespace slimgrad::torch_ops
 
 #endif  // SLIMGRAD_TORCH_RECYCLED_MEMORY_H_

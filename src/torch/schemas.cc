@@ -125,6 +125,10 @@ TORCH_LIBRARY(slimgrad, m) {
       "Tensor(b!) weight_stats, Tensor(c!) input_plan, Tensor(d!) input_stats, "
       "Tensor(e!) choice, int stream) -> (Tensor, Tensor, Tensor)");
 
+  // What sparse products keep between calls, in bytes; and gives it back, returning how much.
+  m.def("kept_memory() -> int");
+  m.def("release_memory() -> int");
+
   // The same as a layer uses it, with parameters, and for derivatives known by samples.
   m.def(
       "activation_steps(str activation, str[] names, float[] values, int bits, float low, "

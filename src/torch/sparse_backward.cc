@@ -57,7 +57,7 @@ class PlannedProduct {
   auto run(const Sparse& sparse, const Dense& dense) {
     const Way way = choose();
     GateReport report;
-    report.elements = layer_.gradient().numel();
+    report.elements = layer_.num_elements();
     report.sparsity_wanted = prunes() ? state_.options.settings.sparsity : 0;
     std::optional<decltype(dense())> result;
     if (way == Way::kDense) {
@@ -94,7 +94,7 @@ class PlannedProduct {
 
   Way choose() {
     const GateOptions& options = state_.options;
-    if (!layer_.can_be_sparse() || layer_.gradient().numel() < options.min_elements ||
+    if (!layer_.can_be_sparse() || layer_.num_elements() < options.min_elements ||
         state_.calls < options.warmup)
       return Way::kDense;
     if (options.settings.prune != PruneKind::kNone && !prunes()) return Way::kDense;

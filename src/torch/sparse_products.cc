@@ -28,12 +28,6 @@ void on_torch_threads(std::int64_t count, const std::function<void(std::int64_t)
   });
 }
 
-// Warm memory for the thread that runs backward; as large as its largest layer needs.
-SparseWorkspace& workspace() {
-  static thread_local SparseWorkspace workspace;
-  return workspace;
-}
-
 // With the strides of `like`: ATen's products come in the layout that suited them, and a compiled
 // graph relies on what the op promised.
 at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& x) {
@@ -95,13 +89,36 @@ LayerBackward::LayerBackward(const char* op, const at::Tensor& gradient, const a
 bool LayerBackward::can_be_sparse() const {
   const auto type = gradient_.scalar_type();
   return gradient_.is_cpu() && x_.is_cpu() && weight_.is_cpu() &&
-         (type == at::kFloat || type == at::kBFloat16) && x_.scalar_type() == type &&
-         weight_.scalar_type() == type && fits_sparse_backward(shape_);
+         (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf) &&
+         x_.scalar_type() == type && weight_.scalar_type() == type && fits_sparse_backward(shape_);
 }
 
 const at::Tensor& LayerBackward::gradient() {
-  if (!ordered_gradient_.defined()) ordered_gradient_ = gradient_.contiguous(rows_are_pixels());
+  if (!ordered_gradient_.defined())
+    ordered_gradient_ = has_gaps(gradient_) ? gradient_.contiguous(output_format()) : gradient_;
   return ordered_gradient_;
+}
+
+ImageLayout LayerBackward::layout_of(const at::Tensor& x) const {
+  return is_linear() || x.is_contiguous(at::MemoryFormat::ChannelsLast)
+             ? ImageLayout::kChannelsLast
+             : ImageLayout::kChannelsFirst;
+}
+
+bool LayerBackward::has_gaps(const at::Tensor& x) const {
+  return !x.is_contiguous() && (is_linear() || !x.is_contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+at::MemoryFormat LayerBackward::output_format() const {
+  constexpr auto kLast = at::MemoryFormat::ChannelsLast;
+  const bool last = x_.suggest_memory_format() == kLast || weight_.suggest_memory_format() == kLast;
+  return last ? kLast : at::MemoryFormat::Contiguous;
+}
+
+std::int64_t LayerBackward::copied_elements(Product product) const {
+  const std::int64_t gradient = has_gaps(gradient_) ? gradient_.numel() : 0;
+  const std::int64_t x = product == Product::kWeight && has_gaps(x_) ? x_.numel() : 0;
+  return gradient + x;
 }
 
 std::array<at::Tensor, 3> LayerBackward::dense(std::array<bool, 3> which) const {
@@ -130,32 +147,33 @@ at::Tensor LayerBackward::bias_gradient() const {
 
 at::Tensor LayerBackward::sparse_input_gradient(const PruneDraw& draw, SparseCounts& counts) {
   kernels::obey_environment();
-  at::Tensor dx = recycled_empty(x_.sizes(), x_.scalar_type(), rows_are_pixels());
+  at::Tensor dx = recycled_empty(x_.sizes(), x_.scalar_type(), x_.suggest_memory_format());
   const at::Tensor& g = gradient();
+  const Pooled<SparseWorkspace> workspace;
   with_element_type(g.scalar_type(), [&]<typename T>() {
-    if constexpr (!std::is_same_v<T, Float16Bits>)
-      counts = slimgrad::sparse_input_gradient<T>(
-          shape_, elements<T>(g).data(), draw, static_cast<const T*>(weight_.const_data_ptr()),
-          strides_of(weight_), mutable_elements<T>(dx).data(), workspace(), on_torch_threads);
+    counts = slimgrad::sparse_input_gradient<T>(
+        shape_, {elements<T>(g).data(), layout_of(g)}, draw,
+        static_cast<const T*>(weight_.const_data_ptr()), strides_of(weight_),
+        {mutable_elements<T>(dx).data(), layout_of(dx)}, *workspace, on_torch_threads);
   });
-  return dx.contiguous(x_.suggest_memory_format());
+  return dx;
 }
 
 LayerBackward::WeightGradients LayerBackward::sparse_weight_gradient(const PruneDraw& draw,
                                                                      bool with_bias,
                                                                      SparseCounts& counts) {
   kernels::obey_environment();
-  const at::Tensor x = x_.contiguous(rows_are_pixels());
+  const at::Tensor x = has_gaps(x_) ? x_.contiguous(x_.suggest_memory_format()) : x_;
   const at::Tensor& g = gradient();
   WeightGradients result{recycled_empty_like(weight_), at::Tensor()};
   if (with_bias) result.bias = at::empty({weight_.size(0)}, weight_.options());
+  const Pooled<SparseWorkspace> workspace;
   with_element_type(g.scalar_type(), [&]<typename T>() {
-    if constexpr (!std::is_same_v<T, Float16Bits>)
-      counts = slimgrad::sparse_weight_gradient<T>(
-          shape_, elements<T>(g).data(), draw, elements<T>(x).data(),
-          static_cast<T*>(result.weight.mutable_data_ptr()), strides_of(result.weight),
-          with_bias ? mutable_elements<T>(result.bias).data() : nullptr, workspace(),
-          on_torch_threads);
+    counts = slimgrad::sparse_weight_gradient<T>(
+        shape_, {elements<T>(g).data(), layout_of(g)}, draw, {elements<T>(x).data(), layout_of(x)},
+        static_cast<T*>(result.weight.mutable_data_ptr()), strides_of(result.weight),
+        with_bias ? mutable_elements<T>(result.bias).data() : nullptr, *workspace,
+        on_torch_threads);
   });
   return result;
 }

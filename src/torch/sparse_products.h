@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "codecs/sparse_backward.h"
+#include "torch/product_choice.h"
 
 namespace slimgrad::torch_ops {
 
@@ -28,9 +29,14 @@ class LayerBackward {
 
   // Whether there are sparse kernels for these tensors.
   bool can_be_sparse() const;
-  // The gradient in the order in which its elements are numbered for random draws, once it is
-  // needed: rows are pixels.
+  std::int64_t num_elements() const { return gradient_.numel(); }
+  // The gradient without gaps, its channels first or last; draws are numbered in the order of its
+  // memory, so that they depend on its layout. A copy only of one that is neither: expanded or
+  // strided.
   const at::Tensor& gradient();
+  // Elements of gradient and input that a sparse product has to lay out anew before it can begin,
+  // as torch's dense products may have to, too: part of its price.
+  std::int64_t copied_elements(Product product) const;
 
   at::Tensor dense_input_gradient() const;
   at::Tensor sparse_input_gradient(const PruneDraw& draw, SparseCounts& counts);
@@ -46,9 +52,10 @@ class LayerBackward {
  private:
   bool is_linear() const { return x_.dim() == 2; }
   std::array<at::Tensor, 3> dense(std::array<bool, 3> which) const;
-  at::MemoryFormat rows_are_pixels() const {
-    return is_linear() ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast;
-  }
+  bool has_gaps(const at::Tensor& x) const;
+  // As torch lays out the layer's output: a gradient with gaps is copied to this.
+  at::MemoryFormat output_format() const;
+  ImageLayout layout_of(const at::Tensor& x) const;
 
   at::Tensor gradient_, x_, weight_;
   ConvArguments arguments_;

@@ -96,8 +96,58 @@ void expect_lists(const Plan& plan, const std::vector<T>& values, const Case& c)
 
 template <typename T>
 class CompactColumns : public testing::Test {};
-using ValueTypes = testing::Types<float, BFloat16Bits>;
+using ValueTypes = testing::Types<float, BFloat16Bits, Float16Bits>;
 TYPED_TEST_SUITE(CompactColumns, ValueTypes);
+
+// Stretches of rows, and offsets of columns on top of those of rows.
+TYPED_TEST(CompactColumns, TakesStretchesOfRowsAndOffsetsOfColumns) {
+  const std::int64_t rows = 37, columns = 104, stride = 250;
+  const auto values = lognormal_values<TypeParam>(rows * stride);
+  const std::uint64_t first_index = 1000;
+  for (const Plan& plan : {pruning(4.0f), Plan{}})
+    for (const bool many : {false, true}) {
+      const auto pruned = pruned_values(plan, values, first_index);
+      const auto offsets = row_offsets(rows);
+      std::vector<std::int32_t> column_offsets;
+      for (std::int32_t c = 0; c < columns; ++c) column_offsets.push_back(-5000 * c);
+      Lists expected{{}, {}, {0}};
+      for (std::int64_t c = 0; c < columns; ++c) {
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const auto x = pruned[static_cast<std::size_t>(r * stride + c)];
+          if (float_bits(x) << 1 == 0) continue;
+          expected.values.push_back(to_float(x));
+          expected.offsets.push_back(offsets[static_cast<std::size_t>(r)] +
+                                     column_offsets[static_cast<std::size_t>(c)]);
+        }
+        expected.starts.push_back(static_cast<std::int64_t>(expected.values.size()));
+      }
+      for_each_target([&](const char* target) {
+        const auto size = static_cast<std::size_t>(rows * columns) + kCompactSlack;
+        const auto room = static_cast<std::size_t>((rows + 8) * columns);
+        Lists found{std::vector<float>(size), std::vector<std::int32_t>(size),
+                    std::vector<std::int64_t>(static_cast<std::size_t>(columns) + 1)};
+        std::vector<float> room_values(room);
+        std::vector<std::int32_t> room_offsets(room);
+        std::vector<std::int64_t> ends(static_cast<std::size_t>(columns));
+        compact_columns<TypeParam>(
+            plan, {values.data(), rows, columns, first_index, stride},
+            {.first_column = 0,
+             .num_columns = columns,
+             .row_offsets = offsets.data(),
+             .column_offsets = column_offsets.data(),
+             .many = many,
+             .room = {rows + 8, room_values.data(), room_offsets.data(), ends.data()},
+             .values = found.values.data(),
+             .offsets = found.offsets.data(),
+             .starts = found.starts.data()});
+        ASSERT_EQ(found.starts, expected.starts) << target;
+        found.values.resize(expected.values.size());
+        found.offsets.resize(expected.offsets.size());
+        EXPECT_EQ(bits_of(found.values), bits_of(expected.values)) << target;
+        EXPECT_EQ(found.offsets, expected.offsets) << target;
+      });
+    }
+}
 
 TYPED_TEST(CompactColumns, KeepsWhatPruningKeeps) {
   const Case cases[] = {

@@ -104,7 +104,7 @@ const std::vector<Case>& cases() {
 
 template <typename T>
 class CompactRows : public testing::Test {};
-using ValueTypes = testing::Types<float, BFloat16Bits>;
+using ValueTypes = testing::Types<float, BFloat16Bits, Float16Bits>;
 TYPED_TEST_SUITE(CompactRows, ValueTypes);
 
 TYPED_TEST(CompactRows, KeepsWhatPruningKeeps) {
@@ -113,6 +113,60 @@ TYPED_TEST(CompactRows, KeepsWhatPruningKeeps) {
     const auto values = lognormal_values<TypeParam>(c.rows * c.columns);
     for (const float threshold : {0.5f, 4.0f, 32.0f}) expect_lists(pruning(threshold), values, c);
     expect_lists(Plan{}, values, c);
+  }
+}
+
+// Stretches of rows, with offsets for every column: as if the rows were given one by one.
+TYPED_TEST(CompactRows, TakesStretchesOfRowsAndOffsetsOfColumns) {
+  struct Stretch {
+    std::int64_t rows, columns, stride;
+  };
+  for (const Stretch& c : {Stretch{9, 64, 64},
+                           {7, 16, 100},
+                           {12, 300, 700},
+                           {3, 2500, 4100},
+                           {5, 100, 100},
+                           {40, 16, 16}}) {
+    SCOPED_TRACE(testing::Message() << c.rows << " x " << c.columns << " of " << c.stride);
+    const auto values = lognormal_values<TypeParam>(c.rows * c.stride);
+    const std::uint64_t first_index = 77;
+    for (const Plan& plan : {pruning(4.0f), Plan{}}) {
+      const auto pruned = pruned_values(plan, values, first_index);
+      std::vector<std::int32_t> row_offsets, column_offsets;
+      for (std::int32_t r = 0; r < c.rows; ++r) row_offsets.push_back(r * 100000);
+      for (std::int32_t i = 0; i < c.columns; ++i) column_offsets.push_back(i * i % 9973);
+      std::vector<float> expected;
+      std::vector<std::int32_t> expected_offsets;
+      for (std::int64_t r = 0; r < c.rows; ++r)
+        for (std::int64_t i = 0; i < c.columns; ++i) {
+          const auto x = pruned[static_cast<std::size_t>(r * c.stride + i)];
+          if (float_bits(x) << 1 == 0) continue;
+          expected.push_back(to_float(x));
+          expected_offsets.push_back(row_offsets[static_cast<std::size_t>(r)] +
+                                     column_offsets[static_cast<std::size_t>(i)]);
+        }
+      for_each_target([&](const char* target) {
+        const auto room = static_cast<std::size_t>(c.rows * c.columns) + kCompactSlack;
+        std::vector<float> found(room);
+        std::vector<std::int32_t> offsets(room);
+        std::vector<std::int64_t> marks(static_cast<std::size_t>(c.rows) + 1);
+        const CompactBlock block{.first_column = 0,
+                                 .num_columns = c.columns,
+                                 .column_step = 0,
+                                 .column_offsets = column_offsets.data(),
+                                 .row_offsets = row_offsets.data(),
+                                 .values = found.data(),
+                                 .offsets = offsets.data(),
+                                 .marks = marks.data()};
+        compact_rows<TypeParam>(plan, {values.data(), c.rows, c.columns, first_index, c.stride},
+                                {&block, 1});
+        ASSERT_EQ(marks.back(), static_cast<std::int64_t>(expected.size())) << target;
+        found.resize(expected.size());
+        offsets.resize(expected.size());
+        EXPECT_EQ(bits_of(found), bits_of(expected)) << target;
+        EXPECT_EQ(offsets, expected_offsets) << target;
+      });
+    }
   }
 }
 

@@ -42,11 +42,12 @@ def backward(layer, x, grad):
 
 def pruned(grad, gate, call=0):
     """The gradient as backward pass number ``call``, the last one, pruned it for a product: draws
-    are numbered with the channels last."""
-    rows = grad.movedim(1, -1) if grad.dim() == 4 else grad
+    are numbered in the order of its memory, channels last or first."""
+    last = grad.dim() == 4 and grad.is_contiguous(memory_format=torch.channels_last)
+    rows = grad.movedim(1, -1) if last else grad
     seed = draw_seed(gate.plan, call)
     rows = sg.prune(rows.contiguous(), float(gate.plan[Plan.THRESHOLD]), seed=seed)
-    return rows.movedim(-1, 1) if grad.dim() == 4 else rows
+    return rows.movedim(-1, 1) if last else rows
 
 
 def dense_gradients(plain, x, for_input, for_weight):

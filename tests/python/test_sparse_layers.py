@@ -78,14 +78,15 @@ def strides(x):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.mark.parametrize("grad_layout", LAYOUTS.values(), ids=[f"grad {name}" for name in LAYOUTS])
 @pytest.mark.parametrize(("arguments", "options", "shape"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-def test_convolution(arguments, options, shape, layout):
+def test_convolution(arguments, options, shape, grad_layout, layout):
     plain, ours = pair(sg.nn.Conv2d, *arguments, **options)
     plain, ours = plain.to(memory_format=layout), ours.to(memory_format=layout)
     x = torch.randn(shape).to(memory_format=layout)
     y = ours(x)
     assert torch.equal(y, plain(x)) and y.stride() == plain(x).stride()
-    grad = output_gradient(plain, x)
+    grad = output_gradient(plain, x).to(memory_format=grad_layout)
     got = backward(ours, x, grad)
     used = {name: pruned(grad, gate) for name, gate in gates(ours).items()}
     assert strides(got["input"]) == strides(x)
@@ -221,7 +222,7 @@ def test_the_seed_decides():
     assert results[0] == results[1] != results[2]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     ("kind", "arguments", "shape"),
     [

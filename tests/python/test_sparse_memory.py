@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 LARGE = (1024, 512)  # 2 MiB
 MOST_KEPT = 128 << 20
+WORKSPACE_KEPT = 64 << 20
 
 
 @pytest.fixture
@@ -69,6 +70,43 @@ def test_what_is_kept_is_bounded(layer):
     assert 3 * held[0].nbytes <= MOST_KEPT < 4 * held[0].nbytes
     del held
     assert abs(before - resident_bytes() - freed) < 0.1 * freed
+
+
+def test_release_gives_it_all_back(layer):
+    """The results of 40 MiB that nobody holds any more, and the workspace: of a gradient of 80 MiB,
+    whose survivors would take twice that, 32 MiB are held at a time and at most 64 MiB kept."""
+    sg.release_memory()
+    assert sg.kept_memory() == 0
+    backward(layer, torch.randn(40 << 10, 512), lognormal((40 << 10, 512)))
+    kept = sg.kept_memory()
+    results = (40 << 10) * 512 * 4
+    assert results < kept <= results + 512 * 512 * 4 + WORKSPACE_KEPT
+    before = resident_bytes()
+    assert sg.release_memory() == kept
+    assert sg.kept_memory() == 0
+    assert before - resident_bytes() > 0.9 * kept
+
+
+def test_release_reaches_the_memory_of_other_threads(layer):
+    def work():
+        backward(layer, torch.randn(8 << 10, 512), lognormal((8 << 10, 512)))
+
+    sg.release_memory()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert sg.kept_memory() > (8 << 10) * 512 * 4
+    sg.release_memory()
+    assert sg.kept_memory() == 0
+
+
+def test_memory_in_use_survives_a_release(layer):
+    grad = input_gradient(layer)
+    copy = grad.clone()
+    sg.release_memory()
+    for seed in range(3):
+        input_gradient(layer, seed)
+    assert torch.equal(grad, copy)
 
 
 def test_threads_do_not_share_memory():

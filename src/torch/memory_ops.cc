@@ -1,0 +1,37 @@
+// What sparse products keep between calls, and the call that gives it back.
+#include <torch/library.h>
+
+#include <cstddef>
+#include <cstdint>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include <slimgrad/sparse_layers.h>
+
+#include "codecs/scratch_pool.h"
+#include "torch/recycled_memory.h"
+
+namespace slimgrad {
+
+std::size_t kept_memory() { return scratch_pool().kept_bytes() + torch_ops::recycled_bytes(); }
+
+std::size_t release_memory() {
+  const std::size_t workspace = scratch_pool().release();
+  const std::size_t recycled = torch_ops::release_recycled();
+#ifdef __GLIBC__
+  malloc_trim(0);  // What lies below memory in use it would keep.
+#endif
+  return workspace + recycled;
+}
+
+}  // namespace slimgrad
+
+namespace slimgrad::torch_ops {
+
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
+  m.impl("kept_memory", [] { return static_cast<std::int64_t>(slimgrad::kept_memory()); });
+  m.impl("release_memory", [] { return static_cast<std::int64_t>(slimgrad::release_memory()); });
+}
+
+}  // namespace slimgrad::torch_ops
