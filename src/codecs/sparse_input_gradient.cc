@@ -3,7 +3,6 @@
 #include "kernels/sparse_sums.h"
 
 namespace slimgrad {
-namespace {
 
 // Measured on 3x3 kernels: with 16 channels spreading takes up to a fifth less time than gathering,
 // with 32 and more it takes longer. Dilated taps of one row are no stretch of survivors, so that
@@ -13,8 +12,6 @@ bool wants_spreading(const ConvShape& shape) {
   if (shape.taps() == 1) return false;
   return shape.group_in() <= kFewChannels || (shape.x.dilation > 1 && shape.x.taps > 1);
 }
-
-}  // namespace
 
 bool fits_sparse_backward(const ConvShape& shape) {
   const std::int64_t widest = 8 * kernels::kMaxEights;

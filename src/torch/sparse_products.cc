@@ -104,6 +104,26 @@ const at::Tensor& LayerBackward::gradient() {
   return ordered_gradient_;
 }
 
+std::int64_t LayerBackward::copied_elements(Product product) const {
+  const std::int64_t gradient = gradient_.is_contiguous(rows_are_pixels()) ? 0 : gradient_.numel();
+  const bool in_place = product == Product::kWeight
+                            ? x_.is_contiguous(rows_are_pixels())
+                            : is_linear() || x_.suggest_memory_format() == rows_are_pixels();
+  return gradient + (in_place ? 0 : x_.numel());
+}
+
+PricedProduct LayerBackward::priced(Product product) const {
+  const auto type = gradient_.scalar_type();
+  return {.shape = shape_,
+          .product = product,
+          .type = type == at::kFloat      ? DType::kFloat32
+                  : type == at::kBFloat16 ? DType::kBFloat16
+                                          : DType::kFloat16,
+          .is_linear_layer = is_linear(),
+          .channels_last = is_linear() || x_.is_contiguous(at::MemoryFormat::ChannelsLast),
+          .copied = copied_elements(product)};
+}
+
 std::array<at::Tensor, 3> LayerBackward::dense(std::array<bool, 3> which) const {
   const auto [dx, dw, bias] = at::convolution_backward(
       gradient_, x_, weight_, at::IntArrayRef{weight_.size(0)}, arguments_.stride,

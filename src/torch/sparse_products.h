@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "codecs/sparse_backward.h"
+#include "codecs/sparse_cost.h"
 
 namespace slimgrad::torch_ops {
 
@@ -31,6 +32,14 @@ class LayerBackward {
   // The gradient in the order in which its elements are numbered for random draws, once it is
   // needed: rows are pixels.
   const at::Tensor& gradient();
+  std::int64_t gradient_elements() const { return gradient_.numel(); }
+  // The next gradient() lays it out anew, as it would have to for one product alone: for timing.
+  void forget_order() { ordered_gradient_ = at::Tensor(); }
+
+  // What the model of costs has to know of a product.
+  PricedProduct priced(Product product) const;
+  // Values that the sparse way copies to another layout: the gradient; x or its gradient.
+  std::int64_t copied_elements(Product product) const;
 
   at::Tensor dense_input_gradient() const;
   at::Tensor sparse_input_gradient(const PruneDraw& draw, SparseCounts& counts);
