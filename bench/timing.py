@@ -79,8 +79,9 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def write_json(path: Path, command: str, rows: list) -> None:
-    """The rows, dataclasses or dictionaries, with what is needed to make them again."""
+def write_json(path: Path, command: str, rows: list, line_each: bool = False) -> None:
+    """The rows, dataclasses or dictionaries, with what is needed to make them again; many rows are
+    easier to read with a line each."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "command": command,
@@ -90,4 +91,9 @@ def write_json(path: Path, command: str, rows: list) -> None:
         "torch": torch.__version__,
         "rows": [asdict(row) if is_dataclass(row) else row for row in rows],
     }
+    if line_each:
+        lines = ",\n  ".join(json.dumps(row) for row in record.pop("rows"))
+        head = json.dumps(record, indent=1).removesuffix("\n}")
+        path.write_text(f'{head},\n "rows": [\n  {lines}\n ]\n}}\n')
+        return
     path.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,11 +1,16 @@
-// Layers whose backward pass multiplies only what pruning leaves of the gradient, where that is
-// faster. Forward is torch's, to the bit.
+// Layers whose backward pass multiplies only what pruning leaves of the gradient, where that should
+// be faster. Forward is torch's, to the bit.
 //
 // Each of the two products of backward, for the gradients of the weight and of the input, has its
-// own sparsity, threshold and random draw. A product that is not worth doing sparsely is done
-// densely and exactly; the first backward passes measure which it is. The state is in five tensors
-// that the caller owns and may save; backward writes them: do not run two backward passes through
-// one layer at the same time. Double backward throws.
+// own sparsity, threshold and random draw. A product is done sparsely where the gradient is at
+// least as sparse as its break-even sparsity, and otherwise densely and exactly. A model of the
+// costs with constants that were measured on one machine gives the break-even in the first backward
+// pass that could be sparse; from then on it is state, for batches of other sizes too. So a seed
+// gives one run, whatever else the machine does. time_sparse_ways() asks the clock instead, and
+// set_sparse_ways() takes the user's word.
+//
+// The state is in five tensors that the caller owns and may save; backward writes them: do not run
+// two backward passes through one layer at the same time. Double backward throws.
 #ifndef SLIMGRAD_SPARSE_LAYERS_H_
 #define SLIMGRAD_SPARSE_LAYERS_H_
 
@@ -14,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include <slimgrad/gradient_gate.h>
 
@@ -26,10 +32,42 @@ struct SparseLayerState {
   at::Tensor choice;  // new_sparse_choice()
 };
 
-// `always`: never dense, whatever it costs; for reproducing runs on other machines.
+// `always`: as if both ways were set to kSparse.
 at::Tensor new_sparse_choice(bool always = false);
 
-// The sparsity from which on a product is done sparsely: 1 if none pays, NaN while it is measured.
+// How a product is done; kAuto: by its break-even sparsity. A product that could not be sparse (in
+// warm-up, too small, of another type, not pruned) is dense whatever is set.
+enum class SparseWay : std::int64_t { kAuto, kDense, kSparse };
+std::string_view sparse_way_name(SparseWay way);  // "auto", "dense", "sparse"
+SparseWay parse_sparse_way(std::string_view name);
+// Of the products that are given. Back at kAuto, a product has the break-even that it had before.
+void set_sparse_ways(const at::Tensor& choice, std::optional<SparseWay> weight,
+                     std::optional<SparseWay> input);
+
+// While timing is on, backward passes do products at kAuto both ways; the sparse result counts.
+// Turned off, each that was timed has the break-even of its best times. What was timed is state and
+// the clock is not asked again. The passes count: who wants to go on as if there had been none
+// copies the plans and statistics before and puts them back.
+void time_sparse_ways(const at::Tensor& choice, bool on);
+
+// Who found the break-even sparsity, or set the way.
+enum class ChosenBy : std::int64_t { kNobody, kModel, kTiming, kUser };
+
+struct SparseProductReport {
+  SparseWay setting;
+  ChosenBy chosen_by;
+  double break_even;                          // 1 if no sparsity pays, NaN before it is found
+  bool was_sparse;                            // the last backward pass
+  std::int64_t trials;                        // that were timed; then their best seconds:
+  double dense_seconds;                       // of the dense product,
+  double compress_seconds, multiply_seconds;  // sparse: compress + (1 - sparsity) multiply
+};
+struct SparseReport {
+  SparseProductReport weight, input;
+};
+SparseReport sparse_report(const at::Tensor& choice);
+
+// The sparsity from which on a product is done sparsely: 1 if none pays, NaN before it is found.
 struct BreakEven {
   double weight, input;
 };

@@ -22,12 +22,14 @@ from .nn.convert import ConversionReport, convert_activations
 from .nn.layers import (
     PRODUCTS,
     SPARSE,
+    WAYS,
     SparseState,
     can_be_sparse,
     make_dense,
     make_sparse,
     new_product_plan,
 )
+from .nn.tuning import timed_ways
 from .plan import SCHEDULE, SCHEDULE_ROWS, Plan, layer_report, new_plan
 
 GATE = "slimgrad_gate"  # the name of the submodule that a compressed layer gets
@@ -45,13 +47,22 @@ _LAYERS = (
 Selector = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 
 
+def _reason(row: dict) -> str:
+    """Why a product is done as it is."""
+    if row["chosen_by"] == "user":
+        return "as was set"
+    if row["break_even"] is None:
+        return "not chosen yet"
+    pays = "never" if row["break_even"] == 1 else f"from {row['break_even']:.2f}"
+    return f"sparse pays {pays} ({row['chosen_by']})"
+
+
 def _note(row: dict) -> str:
     """What a line of the summary says besides its numbers."""
     if not row["calls"]:
         return ""
     if "way" in row:
-        pays = row["break_even"]
-        return f"  {row['way']}" + ("" if pays is None else f", sparse pays from {pays:.2f}")
+        return f"  {row['way']}, {_reason(row)}"
     return "" if row["compressed"] else "  (left alone: small or warm-up)"
 
 
@@ -133,8 +144,8 @@ class Controller:
         """By layer, what its last backward pass saw and did.
 
         A layer with a sparse backward pass has an entry for each pruned product, ``layer.weight``
-        and ``layer.input``, which also says how it was done (``way``) and from which sparsity on it
-        is sparse (``break_even``).
+        and ``layer.input``, which also says how it was done (``way``), from which sparsity on it is
+        sparse (``break_even``) and who found that (``chosen_by``: "model", "tune" or "user").
         """
         report = {name: layer_report(gate.plan, gate.stats) for name, gate in self.gates.items()}
         for name, state in self.sparse.items():
@@ -229,6 +240,71 @@ class Controller:
             gate.plan[SCHEDULE] = -1
             gate.plan[Plan.SPARSITY] = gate.plan[Plan.TARGET] = sparsity
             gate.plan[Plan.DUE] = 1
+
+    def set_way(self, way: str, layers: Selector = None, product: str | None = None) -> None:
+        """How products of layers with a sparse backward pass are done from now on: "sparse",
+        "dense" (and exact), or "auto", by their break-even sparsity.
+
+        layers: a name or names (with all below them), or a predicate (name, module), as for
+            compress(include=); by default all.
+        product: "weight" or "input"; by default both.
+        """
+        if not self.sparse:
+            raise ValueError("[set_way] expected a model compressed with sparse_backward")
+        if way not in WAYS:
+            raise ValueError(f"[set_way] expected way to be one of {', '.join(WAYS)}, got {way!r}")
+        if product is not None and product not in PRODUCTS:
+            raise ValueError(f"[set_way] expected product 'weight' or 'input', got {product!r}")
+        for state in self._sparse_layers(layers):
+            state.set_way(way, product)
+
+    def _sparse_layers(self, layers: Selector) -> list[SparseState]:
+        if layers is None:
+            return list(self.sparse.values())
+        modules = dict(self.model.named_modules())
+        for prefix in _names(layers):
+            if not any(_selected(name, modules[name], prefix) for name in self.sparse):
+                raise ValueError(
+                    "[set_way] expected names of layers with a sparse backward pass in layers, got "
+                    f"{prefix!r}"
+                )
+        return [s for name, s in self.sparse.items() if _selected(name, modules[name], layers)]
+
+    def tune(self, step: Callable[[], Any], rounds: int = 3) -> dict[str, dict]:
+        """Asks the clock, on this machine as it is now, which way of every product is the faster,
+        and pins the answer: from then on its break-even sparsity is the measured one.
+
+        step: does one forward and backward pass, and changes no parameter; it is called ``rounds``
+            times, in which every product that is set to "auto" runs both ways, and the best times
+            count. Parameters' gradients, the model's buffers and torch's generator on the CPU are
+            put back afterwards, so that a run draws the same numbers with and without tuning.
+
+        Two calls may choose differently: a run is reproduced by loading its state, not by tuning
+        again. Returns, by product, what report() says of it, with the best seconds of both ways. A
+        product that ``step`` does not reach, or whose gradient is nothing but zeros, stays as it
+        was and is not in it. Ranks of a distributed job tune each for themselves.
+        """
+        if not self.sparse:
+            raise ValueError("[tune] expected a model compressed with sparse_backward")
+        if not callable(step):
+            raise ValueError(f"[tune] expected a callable that does a step, got {step!r}")
+        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+            raise ValueError(f"[tune] expected rounds >= 1, got {rounds!r}")
+        with timed_ways(self.model, list(self.sparse.values())):
+            for _ in range(rounds):
+                step()
+        rows = {
+            f"{name}.{product}": row
+            for name, state in self.sparse.items()
+            for product, row in state.choices().items()
+            if "trials" in row
+        }
+        if not rows:
+            raise ValueError(
+                "[tune] expected a step whose backward pass reaches a product that could be sparse "
+                "and is set to 'auto', got none"
+            )
+        return rows
 
     def remove(self) -> None:
         """Restores the model: no gates, no hooks, no buffers."""

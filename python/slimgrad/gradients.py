@@ -45,8 +45,11 @@ class Prune:
         gradient of its weight and of its input. 0 leaves that product dense and exact. These need
         layers with a sparse backward pass.
     sparse_backward: True converts nn.Linear and nn.Conv2d to layers that multiply only what pruning
-        leaves, wherever they measure that to be faster than the dense product, which is then exact;
-        "always" is sparse even where it is slower. By default True if weight or input are given.
+        leaves, wherever a model of the costs expects that to be faster than the dense product,
+        which is exact. What it expects follows from shapes, layout, type and sparsity, so that a
+        seed gives one run; the model's constants were measured on one machine, and
+        controller.tune() asks the clock of yours. "always" is sparse even where it is slower. By
+        default True if weight or input are given.
     """
 
     sparsity: float | None = None

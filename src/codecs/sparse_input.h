@@ -18,6 +18,11 @@ namespace slimgrad {
 // One task compresses so many pixels, if they are not too large.
 inline constexpr std::int64_t kCompressedPixels = 512;
 
+// Which of the two.
+bool wants_spreading(const ConvShape& shape);
+// The widest tile of columns that is gathered, in vectors of eight.
+inline constexpr int kMaxInputEights = 8;
+
 // REQUIRES: x.dilation is 1, or there is one tap.
 template <typename T>
 SparseCounts gather_input_gradient(const ConvShape& shape, const Images<const T>& gradient,

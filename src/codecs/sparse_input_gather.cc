@@ -23,8 +23,6 @@
 namespace slimgrad {
 namespace {
 
-constexpr int kMaxInputEights = 8;
-
 // One block after the other, each with all rows of the kernel at once or one at a time.
 struct Passes {
   std::int64_t channels;  // a block

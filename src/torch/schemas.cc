@@ -104,6 +104,24 @@ TORCH_LIBRARY(slimgrad, m) {
       "-> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
+  // How a sparse layer does its two products: the tensor `choice` of its state by names. A way that
+  // is empty leaves its product alone. sparse_report: the way that is set, by whom the product is
+  // chosen ("" if not yet), the break-even sparsity (NaN if not yet), what the last backward pass
+  // did, the number of trials and the best seconds dense, sparse without and for all survivors.
+  m.def("new_sparse_choice(bool always) -> Tensor");
+  m.def("set_sparse_ways_(Tensor(a!) choice, str weight, str input) -> ()");
+  m.def("time_sparse_ways_(Tensor(a!) choice, bool on) -> ()");
+  m.def(
+      "sparse_report(Tensor choice, str product) "
+      "-> (str, str, float, str, int, float, float, float)");
+  // The model behind it, for those who fit it: the kinds of the dense and the sparse kernel; the
+  // terms of the dense product, and of the sparse one what does not shrink with its survivors and
+  // what all values would take; and the nanoseconds of these three.
+  m.def(
+      "_sparse_cost(Tensor grad, Tensor x, Tensor weight, int[] stride, int[] padding, "
+      "int[] dilation, int groups, str product) "
+      "-> (int[], float[], float[], float[], float[])");
+
   // Layers with a sparse backward pass. The five tensors are a layer's state (torch/plan_tensor.h
   // for each product, torch/product_choice.h); backward reads and writes them. `wanted`: gradients
   // of x, weight and bias; one that is not wanted comes back empty.

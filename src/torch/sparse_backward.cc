@@ -55,6 +55,8 @@ class PlannedProduct {
   // `product(draw, counts)` is the sparse one; both return the same kind of gradients.
   template <typename Sparse, typename Dense>
   auto run(const Sparse& sparse, const Dense& dense) {
+    if (choice_.is_timing()) layer_.forget_order();
+    Stopwatch watch;
     const Way way = choose();
     GateReport report;
     report.elements = layer_.num_elements();
@@ -66,22 +68,22 @@ class PlannedProduct {
     } else {
       const double zeros = prunes() ? state_.options.settings.sparsity : sample_zero_fraction_;
       PruneDraw draw{.threshold = 0, .seed = draw_, .density = 1 - zeros};
-      Stopwatch watch;
       if (prunes()) draw.threshold = plan_threshold(report);
-      const double plan_seconds = watch.lap();
       SparseCounts counts;
       result = sparse(draw, counts);
-      counts.compress_seconds += plan_seconds;
+      const double seconds = watch.lap();
       report.compressed = true;
       report.sparsity =
           1 - static_cast<double>(counts.survivors) / static_cast<double>(counts.elements);
       if (way == Way::kBoth && ProductChoice::is_telling(counts)) {
+        // The sample, the threshold and copies to another layout do not shrink, either.
+        counts.compress_seconds = std::max(0.0, seconds - counts.multiply_seconds);
         watch.lap();
         dense();
         choice_.add_trial(counts, watch.lap());
       }
     }
-    choice_.set_way(way);
+    choice_.set_last(way);
     finish(report);
     return *result;
   }
@@ -92,13 +94,18 @@ class PlannedProduct {
            state_.options.settings.sparsity > 0;
   }
 
-  Way choose() {
+  // A product in warm-up may be timed: that changes nothing.
+  bool can_be_sparse() const {
     const GateOptions& options = state_.options;
-    if (!layer_.can_be_sparse() || layer_.num_elements() < options.min_elements ||
-        state_.calls < options.warmup)
-      return Way::kDense;
-    if (options.settings.prune != PruneKind::kNone && !prunes()) return Way::kDense;
-    if (prunes()) return choice_.way(options.settings.sparsity);
+    return layer_.can_be_sparse() && layer_.num_elements() >= options.min_elements &&
+           (state_.calls >= options.warmup || choice_.is_timing()) &&
+           (options.settings.prune == PruneKind::kNone || prunes());
+  }
+
+  Way choose() {
+    if (!can_be_sparse() || choice_.setting() == SparseWay::kDense) return Way::kDense;
+    if (choice_.is_open()) choice_.decide(predict_cost(layer_.priced(tensors_.product)));
+    if (prunes()) return choice_.way(state_.options.settings.sparsity);
     // Used as it is: a small sample says how sparse.
     constexpr std::uint64_t kZeroSample = 4096;
     const TensorStats stats = sample(kZeroSample);

@@ -5,7 +5,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -14,7 +13,6 @@
 #include "torch/checks.h"
 #include "torch/errors.h"
 #include "torch/find_op.h"
-#include "torch/product_choice.h"
 
 namespace slimgrad::torch_ops {
 namespace {
@@ -262,19 +260,6 @@ TORCH_LIBRARY_IMPL(slimgrad, AutocastCPU, m) {
 }  // namespace slimgrad::torch_ops
 
 namespace slimgrad {
-
-at::Tensor new_sparse_choice(bool always) {
-  at::Tensor choice = at::zeros({torch_ops::kChoiceSize}, at::kDouble);
-  choice.mutable_data_ptr<double>()[torch_ops::kChoiceMode] = always ? 1 : 0;
-  return choice;
-}
-
-BreakEven sparse_break_even(const at::Tensor& choice) {
-  using torch_ops::Product, torch_ops::ProductChoice;
-  constexpr const char* kOp = "sparse_break_even";
-  return {ProductChoice(choice, Product::kWeight, kOp).break_even(),
-          ProductChoice(choice, Product::kInput, kOp).break_even()};
-}
 
 at::Tensor sparse_linear(const at::Tensor& x, const at::Tensor& weight,
                          const std::optional<at::Tensor>& bias, const SparseLayerState& state,

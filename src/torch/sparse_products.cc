@@ -121,6 +121,18 @@ std::int64_t LayerBackward::copied_elements(Product product) const {
   return gradient + x;
 }
 
+PricedProduct LayerBackward::priced(Product product) const {
+  const auto type = gradient_.scalar_type();
+  return {.shape = shape_,
+          .product = product,
+          .type = type == at::kFloat      ? DType::kFloat32
+                  : type == at::kBFloat16 ? DType::kBFloat16
+                                          : DType::kFloat16,
+          .is_linear_layer = is_linear(),
+          .channels_last = is_linear() || x_.is_contiguous(at::MemoryFormat::ChannelsLast),
+          .copied = copied_elements(product)};
+}
+
 std::array<at::Tensor, 3> LayerBackward::dense(std::array<bool, 3> which) const {
   const auto [dx, dw, bias] = at::convolution_backward(
       gradient_, x_, weight_, at::IntArrayRef{weight_.size(0)}, arguments_.stride,

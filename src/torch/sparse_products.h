@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "codecs/sparse_backward.h"
-#include "torch/product_choice.h"
+#include "codecs/sparse_cost.h"
 
 namespace slimgrad::torch_ops {
 
@@ -34,6 +34,11 @@ class LayerBackward {
   // memory, so that they depend on its layout. A copy only of one that is neither: expanded or
   // strided.
   const at::Tensor& gradient();
+  // The next gradient() lays it out anew, as it would have to for one product alone: for timing.
+  void forget_order() { ordered_gradient_ = at::Tensor(); }
+
+  // What the model of costs has to know of a product.
+  PricedProduct priced(Product product) const;
   // Elements of gradient and input that a sparse product has to lay out anew before it can begin,
   // as torch's dense products may have to, too: part of its price.
   std::int64_t copied_elements(Product product) const;

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from controller_samples import Net, Shared, equal_states
 from gate_samples import lognormal
-from sparse_samples import set_choice
+from sparse_samples import set_break_even
 from torch import nn
 
 import slimgrad as sg
@@ -49,18 +49,10 @@ def wanted(controller):
     return {name: row["sparsity_wanted"] for name, row in controller.report().items()}
 
 
-def decide(controller, way="sparse"):
-    """As if every product had been measured."""
+def decide(controller, break_even):
     for name in controller.sparse:
         for product in ("weight", "input"):
-            set_choice(
-                controller.model.get_submodule(name),
-                product,
-                trials=3,
-                dense_seconds=2,
-                compress_seconds=1 if way == "sparse" else 3,
-                multiply_seconds=1,
-            )
+            set_break_even(controller.model.get_submodule(name), product, break_even)
 
 
 # ---- which layers --------------------------------------------------------------------------------
@@ -211,22 +203,23 @@ def test_training_learns():
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2, 4])
 @pytest.mark.parametrize("mode", ["always", True])
-def test_resumed_training(mode):
-    """To the bit, as if there had been no interruption."""
+def test_resumed_training(mode, steps):
+    """To the bit, as if there had been no interruption; wherever it comes."""
     gradients = dataclasses.replace(ALWAYS, sparse_backward=mode)
     model, _ = make(gradients)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    train(model, 4, optimizer)  # With True these are the trials, and one pass after them.
+    train(model, steps, optimizer)
     saved = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
-    train(model, 3, optimizer, first=4)
+    train(model, 3, optimizer, first=steps)
     torch.manual_seed(99)
     again = Net()
     sg.compress(again, gradients, min_elements=1)
     optimizer = torch.optim.SGD(again.parameters(), lr=0.05, momentum=0.9)
     again.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
-    train(again, 3, optimizer, first=4)
+    train(again, 3, optimizer, first=steps)
     ours, theirs = model.state_dict(), again.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
@@ -378,17 +371,19 @@ def test_refresh():
 def test_report_summary_and_log(tmp_path):
     model, controller = make(dataclasses.replace(ALWAYS, sparse_backward=True))
     train(model, 1)
-    assert "measured" in controller.summary()
-    decide(controller)
+    for row in controller.report().values():
+        assert row["chosen_by"] == "model" and 0 <= row["break_even"] <= 1
+    assert "(model)" in controller.summary()
+    decide(controller, 0)
     train(model, 1)
     row = controller.report()["conv2.weight"]
     assert row["way"] == "sparse" and row["break_even"] == 0 and row["calls"] == 2
-    assert "sparse, sparse pays from 0.00" in controller.summary()
-    decide(controller, "dense")
+    assert "sparse, sparse pays from 0.00 (model)" in controller.summary()
+    decide(controller, 1)
     train(model, 1)
     row = controller.report()["conv2.weight"]
     assert row["way"] == "dense" and row["break_even"] == 1 and not row["compressed"]
-    assert "dense, sparse pays from 1.00" in controller.summary()
+    assert "dense, sparse pays never (model)" in controller.summary()
     controller.log(tmp_path / "log")
     layers = json.loads((tmp_path / "log").read_text())["layers"]
     assert layers["conv2.weight"]["way"] == "dense"

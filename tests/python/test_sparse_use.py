@@ -89,7 +89,7 @@ def test_autocast(kind, arguments, shape, out):
 def test_a_sparse_gradient_is_used_as_it_is(kind, arguments, shape, out):
     """No pruning: equal to the dense gradients, and exactly zero where they are."""
     plain, ours = pair(kind, *arguments, gradients=None)
-    ours.slimgrad_sparse.choice[0] = 1  # always
+    ours.slimgrad_sparse.set_way("sparse")
     x, grad = torch.randn(shape), lognormal(out, zeros=0.9)
     grad[:, 1] = 0
     grad[1] = 0
@@ -106,7 +106,7 @@ def test_a_sparse_gradient_is_used_as_it_is(kind, arguments, shape, out):
 def test_the_support_is_that_of_the_gradient():
     """Through identities the gradient itself comes back, zeros and all."""
     layer = any_size(sg.nn.Linear(64, 64, bias=False))
-    layer.slimgrad_sparse.choice[0] = 1
+    layer.slimgrad_sparse.set_way("sparse")
     with torch.no_grad():
         layer.weight.copy_(torch.eye(64))
     grad = F.relu(torch.randn(64, 64))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -14,11 +16,7 @@ from ..plan import Plan, new_plan
 SPARSE = "slimgrad_sparse"  # the submodule that holds a layer's state
 PRODUCTS = ("weight", "input")
 
-# The layout of `choice`, as in src/torch/product_choice.h.
-_MODE = 0
-_FIELDS = ("trials", "dense_seconds", "compress_seconds", "multiply_seconds", "way")
-_TRIALS = 3
-_WAYS = ("dense", "sparse", "measured")
+WAYS = ("auto", "dense", "sparse")
 
 
 def new_product_plan(prune: Prune | None, product: str, seed: int) -> torch.Tensor:
@@ -43,10 +41,10 @@ def _keep_state(state: SparseState, state_dict: dict, prefix: str, *_) -> None:
 
 
 class SparseState(StateModule):
-    """The plans and statistics of both products, and what was measured to choose sparse or dense.
+    """The plans and statistics of both products, and how each is done.
 
-    choice: seconds of the dense and the sparse way of each product, from the first backward passes.
-    They are part of the state: a resumed run chooses as the interrupted one did.
+    choice: the way that was set and the break-even sparsity of each product. The library alone
+    knows its layout. It is part of the state: a resumed run does as the interrupted one did.
     """
 
     choice: torch.Tensor
@@ -55,9 +53,7 @@ class SparseState(StateModule):
         super().__init__()
         self.weight = GradientGate(weight_plan)
         self.input = GradientGate(input_plan)
-        choice = torch.zeros(1 + len(PRODUCTS) * len(_FIELDS), dtype=torch.float64)
-        choice[_MODE] = float(always)
-        self.register_buffer("choice", choice)
+        self.register_buffer("choice", ops.new_sparse_choice(always))
         self.register_load_state_dict_pre_hook(_keep_state)
         # Ranks of a distributed job draw their own random numbers: errors then average out.
         distributed = torch.distributed
@@ -68,22 +64,30 @@ class SparseState(StateModule):
         return weight.plan, weight.stats, input.plan, input.stats, self.choice
 
     def choices(self) -> dict[str, dict]:
-        """By product: the best seconds, the break-even sparsity (None while it is measured, 1 if no
-        sparsity pays) and what the last backward pass did."""
-        rows = self.choice[1:].reshape(len(PRODUCTS), -1).tolist()
-        return {p: _choice_report(row) for p, row in zip(PRODUCTS, rows, strict=True)}
+        """By product: what the last backward pass did (``way``), the sparsity from which on the
+        product is sparse (``break_even``: 1 if none pays, None before it is known), who found that
+        or set the way (``chosen_by``: "model", "tune" or "user", None before), and what is set
+        (``setting``); with the best seconds of both ways if they were timed."""
+        return {product: self._choice(product) for product in PRODUCTS}
 
+    def _choice(self, product: str) -> dict:
+        setting, by, break_even, way, trials, *seconds = ops.sparse_report(self.choice, product)
+        row = {
+            "way": way,
+            "break_even": None if math.isnan(break_even) else break_even,
+            "chosen_by": by or None,
+            "setting": setting,
+        }
+        if trials:
+            names = ("dense_seconds", "compress_seconds", "multiply_seconds")
+            row |= {"trials": trials} | dict(zip(names, seconds, strict=True))
+        return row
 
-def _choice_report(row: list[float]) -> dict:
-    report = dict(zip(_FIELDS, row, strict=True))
-    report["trials"] = int(report["trials"])
-    report["way"] = _WAYS[int(report["way"])]
-    report["break_even"] = None
-    if report["trials"] >= _TRIALS:
-        spare = report["dense_seconds"] - report["compress_seconds"]
-        pays = spare / report["multiply_seconds"] if report["multiply_seconds"] > 0 else 1.0
-        report["break_even"] = min(1.0, max(0.0, 1 - pays))
-    return report
+    def set_way(self, way: str, product: str | None = None) -> None:
+        """How a product, by default both, is done: "sparse", "dense", or "auto", by the break-even
+        sparsity."""
+        ways = [way if product in (None, p) else "" for p in PRODUCTS]
+        ops.set_sparse_ways_(self.choice, *ways)
 
 
 def _new_state(gradients: Prune | None, seed: int | None) -> SparseState:
@@ -112,8 +116,11 @@ class Linear(nn.Linear):
         comes, and its zeros (of a gate, or of a ReLU behind the layer) are not multiplied.
     seed: of the random draws; by default from torch's generator.
 
-    The first backward passes measure each product both ways; from then on the faster is taken. A
-    product that is dense is exact.
+    A product is sparse where the gradient is at least as sparse as the product's break-even
+    sparsity, which a model of the costs gives for the shapes of the first backward pass; a product
+    that is dense is exact. The model's constants come with the library: on another machine it may
+    take the slower way. ``layer.slimgrad_sparse.choices()`` says what it chose and ``set_way()``
+    overrules it; compress() has a controller that can also time the ways.
     """
 
     def __init__(self, *args, gradients: Prune | None = None, seed: int | None = None, **kwargs):
