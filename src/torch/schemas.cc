@@ -100,8 +100,8 @@ TORCH_LIBRARY(slimgrad, m) {
       "-> Tensor");  // for any device; tests compare the two
   // What looks at all layers at once, before a step.
   m.def(
-      "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, str objective, str method, float cap) "
-      "-> ()");
+      "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, str objective, str method, float cap, "
+      "int[] target_layers=[], float[] target_cosines=[]) -> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
   // Layers with a sparse backward pass. The five tensors are a layer's state (torch/plan_tensor.h
