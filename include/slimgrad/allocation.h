@@ -18,13 +18,16 @@ enum class AllocationObjective {
   kMeanCosine,  // the mean cosine, weighted by size, as large as possible
   kMeanError,   // the mean normalised error as small as possible: alpha_i proportional to RMS_i
   kTotalError,  // the total squared error as small as possible: one alpha for all
-  kUniform,     // the same sparsity for all
+  kUniform,     // the same sparsity for all, as far as their zeros and the cap allow
+  kTargets,     // the targets below, of which there is at least one; the rest as kMinCosine
 };
 
 std::string_view objective_name(AllocationObjective objective);  // "min_cosine", ...
 AllocationObjective parse_allocation_objective(std::string_view name);
 
-// The paper's own scheme: this layer's cosine similarity is given, the others share what remains.
+// The paper's own scheme: this layer's cosine similarity is given, the others share what remains of
+// the budget by the objective. The cap comes first: a layer that would have to be pruned beyond it
+// stays there, with a larger cosine.
 struct CosineTarget {
   std::size_t layer = 0;
   double cosine = 1;
@@ -39,13 +42,18 @@ struct LayerAllocation {
 
 inline constexpr double kDefaultSparsityCap = 0.98;
 
+// A sparsity that zeros, cap and targets put out of reach: an error that says what the least and
+// the greatest reachable ones are, or the nearest of these.
+enum class OutOfReach { kThrow, kNearest };
+
 // Every layer is described by its law under `method` (kEmpirical, kLognormal, kGennorm or kNormal).
-// Throws InvalidArgument if the sparsity cannot be reached, and says what the least and the
-// greatest reachable ones are.
+// Throws InvalidArgument, also for a target of no layer, for two of one, and for a cosine outside
+// (0, 1].
 std::vector<LayerAllocation> allocate(std::span<const TensorStats> layers, double sparsity,
                                       AllocationObjective objective, ThresholdMethod method,
                                       double cap = kDefaultSparsityCap,
-                                      std::span<const CosineTarget> targets = {});
+                                      std::span<const CosineTarget> targets = {},
+                                      OutOfReach out_of_reach = OutOfReach::kThrow);
 
 }  // namespace slimgrad
 

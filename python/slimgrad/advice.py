@@ -12,6 +12,29 @@ LARGEST_RELATIVE_ERROR = 0.5
 # Of the sum of a gradient, over the sum of its magnitudes. Stochastic rounding moves it by noise
 # alone, which is larger than this in layers with few large values; so only others are told.
 LARGEST_BIAS = 0.05
+# Of the zeros of all layers together, below what an allocation was to spread: more than sampling.
+LARGEST_SHORTFALL = 0.02
+
+
+def _remedy(prune: Prune) -> str:
+    if prune.allocation == "uniform":
+        return "prune it less, exclude it, or spread the sparsity with allocation='min_cosine'"
+    return "prune less overall, exclude it, or give it a cosine of its own with targets="
+
+
+def budget_advice(report: dict[str, dict], prune: Prune | None) -> list[str]:
+    """Whether an allocation over all layers found room for its sparsity; a sentence if not."""
+    if prune is None or prune.allocation == "uniform" or prune.sparse_backward:
+        return []
+    rows = [row for row in report.values() if row["calls"] and row["compressed"]]
+    elements = sum(row["elements"] for row in rows)
+    zeros = sum(row["sparsity"] * row["elements"] for row in rows)
+    if not elements or zeros > (prune.sparsity - LARGEST_SHORTFALL) * elements:
+        return []
+    return [
+        f"all layers together have {zeros / elements:.2f} zeros instead of {prune.sparsity:.2f}: "
+        f"targets and a cap of {prune.cap:g} leave room for no more"
+    ]
 
 
 def advice(name: str, row: dict, prune: Prune | None, quantize: Quantize | None) -> list[str]:
@@ -22,8 +45,7 @@ def advice(name: str, row: dict, prune: Prune | None, quantize: Quantize | None)
     if prune is not None and row["cosine"] < LEAST_COSINE:
         sentences.append(
             f"{name}: pruning to {row['sparsity']:.2f} leaves a cosine of {row['cosine']:.2f} with "
-            "the gradient; prune it less, exclude it, or spread the sparsity with "
-            "allocation='min_cosine'"
+            f"the gradient; {_remedy(prune)}"
         )
     if quantize is None:
         return sentences

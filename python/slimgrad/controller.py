@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ._library import ops
-from .advice import advice
+from .advice import advice, budget_advice
 from .gate import GradientGate
 from .gradients import LossScale, Prune, Quantize, parse_gradients
 from .nn.convert import ConversionReport, convert_activations
@@ -97,10 +97,13 @@ class _AcrossLayers:
     that holds the gates of theirs.
     """
 
-    def __init__(self, gates: list[GradientGate], prune: Prune | None, scale: LossScale | None):
-        self.gates = gates
+    def __init__(
+        self, gates: dict[str, GradientGate], prune: Prune | None, scale: LossScale | None
+    ):
+        self.gates = list(gates.values())
         self.prune = prune
         self.scale = scale
+        self.targets = {} if prune is None else prune.targets_of(gates)
 
     def __call__(self, _module, _inputs) -> None:
         if not torch.is_grad_enabled():
@@ -109,7 +112,8 @@ class _AcrossLayers:
         stats = [gate.stats for gate in self.gates]
         prune, scale = self.prune, self.scale
         if prune is not None:
-            ops.allocate_plans_(plans, stats, prune.allocation, prune.method, prune.cap)
+            targets = list(self.targets), list(self.targets.values())
+            ops.allocate_plans_(plans, stats, prune.allocation, prune.method, prune.cap, *targets)
         if scale is not None:
             ops.update_loss_scale_(plans, stats, scale.growth_interval)
 
@@ -156,11 +160,12 @@ class Controller:
 
     def warnings(self) -> list[str]:
         """Where the last backward pass harmed a layer, in words, with what helps."""
+        report = self.report()
         return [
             sentence
-            for name, row in self.report().items()
+            for name, row in report.items()
             for sentence in advice(name, row, self.prune, self.quantize)
-        ]
+        ] + budget_advice(report, self.prune)
 
     def summary(self) -> str:
         """A table of every layer: spread, sparsity wanted and achieved, errors, format, scale."""
@@ -365,10 +370,11 @@ class Controller:
         dynamic = isinstance(scale, LossScale) and scale.dynamic
         if not (allocation or dynamic):
             return
-        groups = [list(self.gates.values())]
+        groups = [self.gates]
         if self.sparse:  # Each product has a budget of its own.
             groups = [
-                [g for name, g in self.gates.items() if name.endswith(f".{p}")] for p in PRODUCTS
+                {name: g for name, g in self.gates.items() if name.endswith(f".{p}")}
+                for p in PRODUCTS
             ]
         for gates in filter(None, groups):
             across = _AcrossLayers(
@@ -404,6 +410,22 @@ def _refusal(
     if sparse and not can_be_sparse(module):
         return "only nn.Linear and nn.Conv2d, and not subclasses, have a sparse backward pass"
     return None
+
+
+def _names_of_gates(
+    model: nn.Module, prune: Prune, include: Selector, exclude: Selector
+) -> list[str]:
+    """Of the layers that compress() will convert, or of their pruned products."""
+    sparse = bool(prune.sparse_backward)
+    layers = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, _LAYERS)
+        and _refusal(name, module, include, exclude, sparse) is None
+    ]
+    if not sparse:
+        return layers
+    return [f"{name}.{p}" for name in layers for p in PRODUCTS if getattr(prune, p) > 0]
 
 
 def compress(
@@ -452,6 +474,8 @@ def compress(
         raise ValueError("[compress] expected a schedule with Prune and allocation='uniform'")
     _check_names(model, include, "include")
     _check_names(model, exclude, "exclude")
+    if prune is not None and prune.targets:
+        prune.check_targets(_names_of_gates(model, prune, include, exclude))
     rows = _schedule_rows(schedule or {})
     if seed is None:
         seed = int(torch.randint(1 << 62, ()).item())

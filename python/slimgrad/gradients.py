@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 
@@ -20,7 +20,7 @@ from .plan import (
     choice,
 )
 
-ALLOCATIONS = ("uniform", "min_cosine", "mean_cosine", "mean_error", "total_error")
+ALLOCATIONS = ("uniform", "min_cosine", "mean_cosine", "mean_error", "total_error", "targets")
 
 
 # Of a sparse backward pass, if the user names none: noise in the weight's gradient stays in its
@@ -38,7 +38,14 @@ class Prune:
     method: how the threshold is found: "empirical" (exact for any tensor), "lognormal" (the paper),
         "gennorm", "normal" (the ATP baseline) or "mean".
     allocation: "uniform" gives every layer the same sparsity; "min_cosine", "mean_cosine",
-        "mean_error" and "total_error" spread it so that the damage is least.
+        "mean_error" and "total_error" spread it so that the damage is least; "targets" gives the
+        layers in ``targets`` their cosines, and spreads what remains as "min_cosine" does.
+    targets: cosines in (0, 1] that the gradients of some layers are to keep, by their names in
+        controller.converted, or by the name of something they are part of; the longest that fits
+        counts. With a sparse backward pass a layer's name means both of its products, "name.weight"
+        and "name.input" one. 1 leaves a layer exact. Any allocation but "uniform" takes them.
+        They hold from the second backward pass on, when the layers have been measured; if the
+        others cannot make up for them under their cap, the overall sparsity is lower.
     cap: no layer is pruned further than this by an allocation.
     kind: "stochastic", or for comparison "topk" (deterministic, biased) and "topk_stochastic".
     weight, input: instead of sparsity, one for each product of a layer's backward pass: for the
@@ -60,9 +67,11 @@ class Prune:
     weight: float | None = None
     input: float | None = None
     sparse_backward: bool | str | None = None
+    targets: Mapping[str, float] | None = field(default=None, hash=False)
 
     def __post_init__(self):
         self._settle_products()
+        self._settle_targets()
         for name in ("sparsity", "weight", "input"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0 <= value < 1):
@@ -71,9 +80,51 @@ class Prune:
             raise ValueError(f"[Prune] expected 0 < cap <= 1, got {self.cap}")
         choice(self.method, METHODS, "method")
         choice(self.allocation, ALLOCATIONS, "allocation")
+        if self.allocation != "uniform" and self.method == "mean":
+            raise ValueError(
+                f"[Prune] expected another method than 'mean' with allocation={self.allocation!r}: "
+                "it says nothing of the cosine"
+            )
         choice(self.kind, PRUNE_KINDS[1:], "kind")
         if self.sparse_backward and self.kind != "stochastic":
             raise ValueError(f"[Prune] expected kind='stochastic', got {self.kind!r}")
+
+    def _settle_targets(self) -> None:
+        if self.targets is None:
+            if self.allocation == "targets":
+                raise ValueError("[Prune] expected targets={name: cosine}, got none")
+            return
+        if self.allocation == "uniform":
+            raise ValueError("[Prune] expected allocation='targets' with targets, got 'uniform'")
+        if not isinstance(self.targets, Mapping) or not self.targets:
+            raise ValueError(f"[Prune] expected targets={{name: cosine}}, got {self.targets!r}")
+        for name, cosine in self.targets.items():
+            if not (isinstance(name, str) and isinstance(cosine, int | float) and 0 < cosine <= 1):
+                raise ValueError(
+                    "[Prune] expected targets={name: cosine} with 0 < cosine <= 1, got "
+                    f"{{{name!r}: {cosine!r}}}"
+                )
+        object.__setattr__(self, "targets", dict(self.targets))  # the user's may change
+
+    def targets_of(self, names: Iterable[str]) -> dict[int, float]:
+        """The targets of layers by their index in ``names``."""
+        found = {}
+        for index, name in enumerate(names):
+            above = [t for t in self.targets or () if name == t or name.startswith(f"{t}.")]
+            if above:
+                found[index] = float(self.targets[max(above, key=len)])
+        return found
+
+    def check_targets(self, names: Iterable[str]) -> None:
+        """A target that fits none of the layers, or of their products, is a mistake."""
+        names = list(names)
+        for target in self.targets or ():
+            if not any(name == target or name.startswith(f"{target}.") for name in names):
+                some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+                raise ValueError(
+                    "[compress] expected names of layers that are converted in targets, got "
+                    f"{target!r}; there are: {some or 'none'}"
+                )
 
     def _settle_products(self) -> None:
         """One sparsity for the gradient, or one for each product; never both."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from ._library import ops
@@ -51,42 +51,57 @@ def expected_cosine(
 
 
 class Allocation(list):
-    """The sparsity of every layer; ``thresholds``, ``cosines`` and ``at_cap`` go with it."""
+    """The sparsity of every layer; ``thresholds``, ``cosines`` and ``at_cap`` go with it, and the
+    ``names`` of the layers if they had any."""
 
-    def __init__(self, rows: Sequence[Sequence[float]]):
+    def __init__(self, rows: Sequence[Sequence[float]], names: Sequence[Hashable] | None = None):
         super().__init__(row[0] for row in rows)
+        self.names = None if names is None else list(names)
         self.thresholds = [row[1] for row in rows]
         self.cosines = [row[2] for row in rows]
         self.at_cap = [bool(row[3]) for row in rows]
 
 
 def allocate(
-    layers: Sequence[TensorStats | dict[str, Any]],
+    layers: Sequence[TensorStats | dict[str, Any]] | Mapping[Hashable, TensorStats | dict[str, Any]],
     sparsity: float,
     objective: str = "min_cosine",
     cap: float = 0.98,
     method: str | None = None,
-    targets: Mapping[int, float] | None = None,
+    targets: Mapping[Hashable, float] | None = None,
 ) -> Allocation:
     """Spreads an overall sparsity over layers.
 
-    ``layers`` are TensorStats or dicts with log_mean, log_std, zero_fraction and count.
-    ``objective``: min_cosine, mean_cosine, mean_error, total_error or uniform.
+    ``layers`` are TensorStats or dicts with log_mean, log_std, zero_fraction and count; a list of
+    them, or by name.
+    ``objective``: min_cosine, mean_cosine, mean_error, total_error or uniform; targets, the same as
+    min_cosine, needs some.
     ``method``: the law of every layer; "empirical" by default if all were measured, else
     "lognormal".
-    ``targets``: cosine similarities for some layers by index; the others share what remains.
+    ``targets``: cosine similarities for some layers by index, or by name if layers have names; the
+    others share what remains of the sparsity by the objective. A sparsity that cannot be reached
+    beside them is an error that says which can. The cap comes first: a layer that a target would
+    prune beyond it is left there, with a larger cosine.
     """
+    names = list(layers) if isinstance(layers, Mapping) else None
+    layers = list(layers.values() if isinstance(layers, Mapping) else layers)
     if method is None:
         measured = all(isinstance(layer, TensorStats) for layer in layers)
         method = "empirical" if measured else "lognormal"
+    places = {name: i for i, name in enumerate(range(len(layers)) if names is None else names)}
     targets = dict(targets or {})
+    for name in targets:
+        if name not in places:
+            raise ValueError(
+                f"[allocate] expected targets for some of the layers {list(places)}, got {name!r}"
+            )
     rows = ops.allocate(
         [stats_tensor(layer) for layer in layers],
         sparsity,
         objective,
         method,
         cap,
-        list(targets.keys()),
+        [places[name] for name in targets],
         [float(cosine) for cosine in targets.values()],
     )
-    return Allocation(rows.tolist())
+    return Allocation(rows.tolist(), names)

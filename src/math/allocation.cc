@@ -7,6 +7,10 @@
 // where E x^2 counts the zeros. Each is increasing in alpha, hence so is the total sparsity in the
 // level, and one bracketed root gives it. Cost: about 50 evaluations of the total, each with a root
 // per layer for the first two objectives.
+//
+// A target fixes its layer: cosine 1 / sqrt(1 + nmse) gives nmse, and nmse alpha. What it leaves of
+// the budget is a number of zeros, and spreading that over the rest is the same problem with fewer
+// layers.
 #include <slimgrad/allocation.h>
 
 #include <algorithm>
@@ -23,12 +27,13 @@
 namespace slimgrad {
 namespace {
 
-constexpr NameTable<AllocationObjective, 5> kObjectiveNames = {{
+constexpr NameTable<AllocationObjective, 6> kObjectiveNames = {{
     {AllocationObjective::kMinCosine, "min_cosine"},
     {AllocationObjective::kMeanCosine, "mean_cosine"},
     {AllocationObjective::kMeanError, "mean_error"},
     {AllocationObjective::kTotalError, "total_error"},
     {AllocationObjective::kUniform, "uniform"},
+    {AllocationObjective::kTargets, "targets"},
 }};
 
 constexpr const char* kOp = "allocate";
@@ -133,10 +138,48 @@ void spread(const std::vector<Layer>& layers, const std::vector<bool>& free, dou
   if (low <= high) at_level(increasing_root(at_level, low, high));
 }
 
-// What the free layers must hold, after those with a target; throws if they cannot.
+// The same with one sparsity for the layers that are `free`, where their zeros and the cap let it.
+void spread_evenly(const std::vector<Layer>& layers, const std::vector<bool>& free, double wanted,
+                   double cap, std::vector<double>& log_alphas) {
+  const auto surplus = [&](double sparsity) {
+    double zeros = 0;
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      if (free[i]) zeros += layers[i].count * std::max(layers[i].zeros, std::min(sparsity, cap));
+    return zeros - wanted;
+  };
+  const double shared = increasing_root(surplus, 0, 1);
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    if (free[i]) log_alphas[i] = log_alpha_for_sparsity(layers[i], shared);
+}
+
+// Which layers no target fixes; ln alpha of those that one does.
+std::vector<bool> fix_targets(const std::vector<Layer>& layers,
+                              std::span<const CosineTarget> targets,
+                              std::vector<double>& log_alphas) {
+  std::vector<bool> free(layers.size(), true);
+  for (const CosineTarget& target : targets) {
+    check(target.layer < layers.size(), kOp, "a target for one of the layers", "one for layer ",
+          target.layer, " of ", layers.size());
+    check(target.cosine > 0 && target.cosine <= 1, kOp, "a target with 0 < cosine <= 1",
+          target.cosine);
+    check(free[target.layer], kOp, "at most one target for a layer", "two for layer ",
+          target.layer);
+    free[target.layer] = false;
+    const double nmse = 1 / (target.cosine * target.cosine) - 1;
+    if (nmse > 0)
+      log_alphas[target.layer] =
+          log_alpha_at(layers[target.layer], std::log(nmse), AllocationObjective::kMinCosine);
+  }
+  return free;
+}
+
+// What the free layers must hold, after those with a target; throws if they cannot, or gives what
+// they can.
 double remaining_zeros(const std::vector<Layer>& layers, const std::vector<bool>& free,
-                       const std::vector<double>& log_alphas, double sparsity, double cap) {
+                       const std::vector<double>& log_alphas, double sparsity, double cap,
+                       OutOfReach out_of_reach) {
   double count = 0, fixed = 0, least = 0, most = 0;
+  bool has_targets = false;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const Layer& layer = layers[i];
     count += layer.count;
@@ -144,18 +187,21 @@ double remaining_zeros(const std::vector<Layer>& layers, const std::vector<bool>
       least += layer.count * layer.zeros;
       most += layer.count * std::max(layer.zeros, cap);
     } else {
+      has_targets = true;
       fixed += layer.count * layer.sparsity(log_alphas[i]);
     }
   }
   const double wanted = sparsity * count - fixed;
   // A hair of slack: a sum of products need not come out at its own bound.
   const double slack = 1e-12 * count;
-  if (wanted < least - slack || wanted > most + slack)
-    throw_invalid(kOp,
-                  "a sparsity between " + std::to_string((fixed + least) / count) +
-                      " (the zeros already there) and " + std::to_string((fixed + most) / count) +
-                      " (every free layer at its cap)",
-                  sparsity);
+  if (out_of_reach == OutOfReach::kThrow && (wanted < least - slack || wanted > most + slack))
+    throw_invalid(
+        kOp,
+        "a sparsity between " + std::to_string((fixed + least) / count) +
+            (has_targets ? " (the targets, the rest as it is)" : " (the zeros already there)") +
+            " and " + std::to_string((fixed + most) / count) +
+            (has_targets ? " (the targets, the rest at its cap)" : " (every layer at its cap)"),
+        sparsity);
   return std::clamp(wanted, least, most);
 }
 
@@ -171,35 +217,26 @@ AllocationObjective parse_allocation_objective(std::string_view name) {
 
 std::vector<LayerAllocation> allocate(std::span<const TensorStats> layer_stats, double sparsity,
                                       AllocationObjective objective, ThresholdMethod method,
-                                      double cap, std::span<const CosineTarget> targets) {
+                                      double cap, std::span<const CosineTarget> targets,
+                                      OutOfReach out_of_reach) {
   check(!layer_stats.empty(), kOp, "at least one layer", "none");
   check(sparsity >= 0 && sparsity < 1, kOp, "0 <= sparsity < 1", sparsity);
   check(cap > 0 && cap <= 1, kOp, "0 < cap <= 1", cap);
   check(method != ThresholdMethod::kMean, kOp, "method empirical, lognormal, gennorm or normal",
         "mean");
+  check(objective != AllocationObjective::kTargets || !targets.empty(), kOp,
+        "at least one target with the objective targets", "none");
   std::vector<Layer> layers;
   for (const TensorStats& stats : layer_stats) layers.push_back(make_layer(stats, method, cap));
 
-  std::vector<bool> free(layers.size(), true);
   std::vector<double> log_alphas(layers.size(), kNoPruning);
-  for (const CosineTarget& target : targets) {
-    check(target.layer < layers.size(), kOp, "a target for one of the layers", "one for layer ",
-          target.layer, " of ", layers.size());
-    check(target.cosine > 0 && target.cosine <= 1, kOp, "a target with 0 < cosine <= 1",
-          target.cosine);
-    free[target.layer] = false;
-    const double nmse = 1 / (target.cosine * target.cosine) - 1;
-    log_alphas[target.layer] = nmse == 0 ? kNoPruning
-                                         : log_alpha_at(layers[target.layer], std::log(nmse),
-                                                        AllocationObjective::kMinCosine);
-  }
-  const double wanted = remaining_zeros(layers, free, log_alphas, sparsity, cap);
-  if (objective == AllocationObjective::kUniform) {
-    for (std::size_t i = 0; i < layers.size(); ++i)
-      if (free[i]) log_alphas[i] = log_alpha_for_sparsity(layers[i], sparsity);
-  } else {
+  const std::vector<bool> free = fix_targets(layers, targets, log_alphas);
+  const double wanted = remaining_zeros(layers, free, log_alphas, sparsity, cap, out_of_reach);
+  if (objective == AllocationObjective::kTargets) objective = AllocationObjective::kMinCosine;
+  if (objective == AllocationObjective::kUniform)
+    spread_evenly(layers, free, wanted, cap, log_alphas);
+  else
     spread(layers, free, wanted, objective, log_alphas);
-  }
 
   std::vector<LayerAllocation> result;
   for (std::size_t i = 0; i < layers.size(); ++i)

@@ -38,29 +38,42 @@ std::vector<std::size_t> measured_layers(at::TensorList plans, at::TensorList st
 }
 
 void allocate_plans(at::TensorList plans, at::TensorList stats, std::string_view objective,
-                    std::string_view method, double cap) {
-  check_lists(plans, stats, "allocate_plans_");
+                    std::string_view method, double cap, at::IntArrayRef target_layers,
+                    at::ArrayRef<double> target_cosines) {
+  constexpr const char* kOp = "allocate_plans_";
+  check_lists(plans, stats, kOp);
+  check(target_layers.size() == target_cosines.size(), kOp,
+        "as many target cosines as target layers", target_cosines.size(), " and ",
+        target_layers.size());
   const std::vector<std::size_t> measured = measured_layers(plans, stats);
   if (measured.empty()) return;
   const double sparsity = plans[0].const_data_ptr<double>()[kPlanTarget];
-  check(sparsity >= 0 && sparsity < 1, "allocate_plans_", "0 <= target sparsity < 1 in the plans",
-        sparsity);
+  check(sparsity >= 0 && sparsity < 1, kOp, "0 <= target sparsity < 1 in the plans", sparsity);
   std::vector<TensorStats> layers;
-  double count = 0, least = 0, most = 0;
-  for (const std::size_t i : measured) {
-    layers.push_back(stats_from_tensor(stats[i].slice(0, 0, kStatsTensorSize), "allocate_plans_"));
-    const auto n = static_cast<double>(layers.back().num_finite());
-    count += n;
-    least += n * layers.back().zero_fraction;
-    most += n * std::max(cap, layers.back().zero_fraction);
+  for (const std::size_t i : measured)
+    layers.push_back(stats_from_tensor(stats[i].slice(0, 0, kStatsTensorSize), kOp));
+  // A target of a layer that is too small to be compressed waits until it is not.
+  std::vector<CosineTarget> targets;
+  for (std::size_t t = 0; t < target_layers.size(); ++t) {
+    check(target_layers[t] >= 0 && target_layers[t] < static_cast<std::int64_t>(plans.size()), kOp,
+          "targets for some of the layers", "one for layer ", target_layers[t], " of ",
+          plans.size());
+    const auto place = std::ranges::find(measured, static_cast<std::size_t>(target_layers[t]));
+    if (place != measured.end())
+      targets.push_back({static_cast<std::size_t>(place - measured.begin()), target_cosines[t]});
   }
+  AllocationObjective rest_by = parse_allocation_objective(objective);
+  if (rest_by == AllocationObjective::kTargets) rest_by = AllocationObjective::kMinCosine;
   // Gradients that are sparser than wanted already are not a mistake of the user's.
-  const double reachable = std::clamp(sparsity, least / count, most / count);
-  const auto allocation = allocate(layers, reachable, parse_allocation_objective(objective),
-                                   parse_threshold_method(method), cap);
+  const auto allocation = allocate(layers, sparsity, rest_by, parse_threshold_method(method), cap,
+                                   targets, OutOfReach::kNearest);
   for (std::size_t k = 0; k < measured.size(); ++k)
     plans[measured[k]].mutable_data_ptr<double>()[kPlanSparsity] =
         std::min(allocation[k].sparsity, 1 - 1e-9);
+  // The zeros of the last gradient may be more than those of the next, of which none is to be made.
+  for (const CosineTarget& target : targets)
+    if (target.cosine == 1)
+      plans[measured[target.layer]].mutable_data_ptr<double>()[kPlanSparsity] = 0;
 }
 
 // Halves the loss scale, which is the inverse of the grid's, as soon as a layer exceeds the grid;
@@ -92,7 +105,8 @@ void update_loss_scale(at::TensorList plans, at::TensorList stats, std::int64_t 
   }
 }
 
-void nothing(at::TensorList, at::TensorList, std::string_view, std::string_view, double) {}
+void nothing(at::TensorList, at::TensorList, std::string_view, std::string_view, double,
+             at::IntArrayRef, at::ArrayRef<double>) {}
 void nothing_either(at::TensorList, at::TensorList, std::int64_t) {}
 
 }  // namespace

@@ -100,8 +100,8 @@ TORCH_LIBRARY(slimgrad, m) {
       "-> Tensor");  // for any device; tests compare the two
   // What looks at all layers at once, before a step.
   m.def(
-      "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, str objective, str method, float cap) "
-      "-> ()");
+      "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, str objective, str method, float cap, "
+      "int[] target_layers=[], float[] target_cosines=[]) -> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
   // How a sparse layer does its two products: the tensor `choice` of its state by names. A way that

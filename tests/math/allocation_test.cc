@@ -9,33 +9,11 @@
 
 #include <slimgrad/error.h>
 
-#include "golden.h"
+#include "math/allocation_samples.h"
 #include "stats_of.h"
 
 namespace slimgrad {
 namespace {
-
-constexpr auto kLognormal = ThresholdMethod::kLognormal;
-
-std::vector<TensorStats> layers_of(const nlohmann::json& golden_case) {
-  std::vector<TensorStats> layers;
-  for (std::size_t i = 0; i < golden_case["n"].size(); ++i)
-    layers.push_back(lognormal_stats(golden_case["mu"][i], golden_case["sigma"][i],
-                                     golden_case["s0"][i],
-                                     golden_case["n"][i].get<std::uint64_t>()));
-  return layers;
-}
-
-// sum n_i S_i / sum n_i
-double total_sparsity(const std::vector<TensorStats>& layers,
-                      const std::vector<LayerAllocation>& allocation) {
-  double zeros = 0, count = 0;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    zeros += static_cast<double>(layers[i].count) * allocation[i].sparsity;
-    count += static_cast<double>(layers[i].count);
-  }
-  return zeros / count;
-}
 
 TEST(Allocation, Golden) {
   const std::vector<std::pair<std::string, AllocationObjective>> objectives = {
@@ -133,16 +111,6 @@ TEST(Allocation, UniformIsFarWorseWhenSpreadsDiffer) {
   };
   EXPECT_LT(worst(AllocationObjective::kUniform), 0.6);
   EXPECT_GT(worst(AllocationObjective::kMinCosine), 0.98);
-}
-
-TEST(Allocation, TargetsComeFirstAndTheRestSharesTheBudget) {
-  const auto layers = layers_of(golden("allocation.json")["cases"][0]);
-  const CosineTarget target{.layer = 0, .cosine = 0.9};
-  const auto found = allocate(layers, 0.7, AllocationObjective::kMinCosine, kLognormal, 0.98,
-                              std::span(&target, 1));
-  EXPECT_NEAR(found[0].cosine, 0.9, 1e-10);
-  EXPECT_NEAR(found[1].cosine, found[2].cosine, 1e-10);
-  EXPECT_NEAR(total_sparsity(layers, found), 0.7, 1e-12);
 }
 
 TEST(Allocation, WorksOnMeasuredLayers) {
