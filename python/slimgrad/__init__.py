@@ -7,6 +7,7 @@ from .coding import PayloadError, decode, encode, inspect
 from .controller import Controller, compress
 from .distributions import FAMILIES, Distribution, fit
 from .fewbit import step_table
+from .files import load, save
 from .formats import FloatFormat, best_format, expected_error, gradient_scale, relative_error
 from .gradients import LossScale, Prune, Quantize
 from .pruning import (
@@ -60,6 +61,7 @@ __all__ = [
     "functional",
     "gradient_scale",
     "inspect",
+    "load",
     "measure",
     "nn",
     "pack",
@@ -70,6 +72,7 @@ __all__ = [
     "quantize",
     "quantize_",
     "relative_error",
+    "save",
     "saved_bytes",
     "step_table",
     "steps",
