@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
+from ._arguments import number
 from ._library import ops
 from .stats import TensorStats, stats_tensor
 
@@ -24,7 +27,7 @@ def threshold(
     threshold is 0 and a SparsityWarning says so.
     """
     value, reached, _, _, nothing_to_prune = ops.threshold(
-        stats_tensor(what), sparsity, method
+        stats_tensor(what, "threshold"), number(sparsity, "threshold", "sparsity"), method
     ).tolist()
     if nothing_to_prune and reached > sparsity:
         warnings.warn(
@@ -40,14 +43,16 @@ def expected_sparsity(
     what: TensorStats | dict[str, Any], threshold: float, method: str = "empirical"
 ) -> float:
     """The expected fraction of zeros after stochastic pruning with ``threshold``."""
-    return ops.expected_sparsity(stats_tensor(what), threshold, method).item()
+    threshold = number(threshold, "expected_sparsity", "threshold")
+    return ops.expected_sparsity(stats_tensor(what, "expected_sparsity"), threshold, method).item()
 
 
 def expected_cosine(
     what: TensorStats | dict[str, Any], threshold: float, method: str = "empirical"
 ) -> float:
     """The expected cosine similarity of a tensor and its pruned self."""
-    return ops.expected_cosine(stats_tensor(what), threshold, method).item()
+    threshold = number(threshold, "expected_cosine", "threshold")
+    return ops.expected_cosine(stats_tensor(what, "expected_cosine"), threshold, method).item()
 
 
 class Allocation(list):
@@ -76,13 +81,19 @@ def allocate(
     "lognormal".
     ``targets``: cosine similarities for some layers by index; the others share what remains.
     """
+    if not isinstance(layers, Iterable) or isinstance(layers, torch.Tensor | Mapping | str):
+        raise TypeError(
+            "[allocate] expected layers to be a list of TensorStats or dicts, got "
+            f"{type(layers).__name__}"
+        )
+    layers = list(layers)
     if method is None:
         measured = all(isinstance(layer, TensorStats) for layer in layers)
         method = "empirical" if measured else "lognormal"
     targets = dict(targets or {})
     rows = ops.allocate(
-        [stats_tensor(layer) for layer in layers],
-        sparsity,
+        [stats_tensor(layer, "allocate") for layer in layers],
+        number(sparsity, "allocate", "sparsity"),
         objective,
         method,
         cap,
