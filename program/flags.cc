@@ -53,7 +53,7 @@ Option& Option::separator(char c) {
 }
 
 Option& Option::one_at_a_time() {
-  option_->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  option_->allow_extra_args(false);
   return *this;
 }
 
