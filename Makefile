@@ -46,9 +46,9 @@ asan: setup ## C++ tests of the core under AddressSanitizer and UBSan, and the f
 	ctest --preset asan
 	scripts/fuzz 20
 
-fuzz: setup ## Feed damaged payloads to the decoder for FUZZ_SECONDS (30)
+fuzz: setup ## Feed damaged payloads and containers to the decoder for FUZZ_SECONDS (30)
 	$(call configure,asan)
-	cmake --build --preset asan --target slimgrad-payload-fuzz
+	cmake --build --preset asan --target slimgrad-payload-fuzz slimgrad-container-fuzz
 	scripts/fuzz $(FUZZ_SECONDS)
 
 wheel: build ## A wheel in dist/ that needs nothing but torch, glibc and libstdc++

@@ -12,6 +12,7 @@
 
 #include <slimgrad/measure.h>
 
+#include "kernel_choice.h"
 #include "kernels/dispatch.h"
 #include "kernels/histogram.h"
 #include "kernels/measure.h"
@@ -48,7 +49,7 @@ void sums(benchmark::State& state, const std::string& set) {
   const std::vector<T> values = make_values<T>(Measurement::kChunkValues);
   kernels::select_kernel_set(set);
   for (auto _ : state) benchmark::DoNotOptimize(kernels::measure_chunk(std::span(values)));
-  kernels::select_kernel_set("best");
+  kernels::select_kernel_set(chosen_kernel_set());
   set_rate(state, values.size());
 }
 
@@ -69,7 +70,8 @@ void histogram(benchmark::State& state, bool is_sampled) {
 template <typename T>
 void add(const std::string& type) {
   for (const std::string& set : kernels::kernel_sets())
-    benchmark::RegisterBenchmark(("measure/sums/" + type + "/" + set).c_str(), sums<T>, set);
+    if (chosen_kernel_set() == "best" || chosen_kernel_set() == set)
+      benchmark::RegisterBenchmark(("measure/sums/" + type + "/" + set).c_str(), sums<T>, set);
   benchmark::RegisterBenchmark(("measure/histogram/" + type + "/full").c_str(), histogram<T>,
                                false);
   benchmark::RegisterBenchmark(("measure/histogram/" + type + "/sampled").c_str(), histogram<T>,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 
 #include "program/block_threads.h"
 #include "program/byte_files.h"
@@ -19,6 +20,7 @@ namespace {
 struct Options {
   std::string in, out;
   int num_threads = default_num_threads();
+  bool quiet = false;
 };
 
 // After the input has proved to be one.
@@ -30,14 +32,14 @@ void check_ending(const std::string& path, const std::string& ending) {
 
 // Into the values' place in the file to be written.
 void decode_tensor(const PayloadDecoder& decoder, const NamedTensor& tensor, int num_threads,
-                   const NewFile& file, std::span<std::uint8_t> values) {
+                   Progress& progress, const NewFile& file, std::span<std::uint8_t> values) {
   // Values in a file may lie anywhere; decoded ones are aligned.
   std::optional<NewFile> aligned;
   std::span<std::uint8_t> to = values;
   if (!is_aligned(values, decoder.info().dtype))
     to = aligned.emplace(file.path() + ".aligned").map(0, values.size());
   const std::size_t num_blocks = decoder.num_blocks();
-  Progress progress("decoding " + tensor.name, values.size());
+  progress.part(tensor.name, values.size());
   for_block_ranges(num_blocks, num_threads, progress, [&](std::size_t first, std::size_t last) {
     decoder.run(first, last, to);
     release(share_of(tensor.bytes, first, last, num_blocks));
@@ -46,30 +48,24 @@ void decode_tensor(const PayloadDecoder& decoder, const NamedTensor& tensor, int
   if (aligned) std::ranges::copy(to, values.begin());
 }
 
-// Whether the payload is the one that the index of its container describes.
-void check_entry(const NamedTensor& entry, const PayloadInfo& info) {
-  const bool fits = entry.dtype ? *entry.dtype == info.dtype && entry.shape == info.shape
-                                : info.dtype == DType::kInt8 && info.shape.size() == 1;
-  if (!fits)
-    throw PayloadError(PayloadErrorCode::kBadHeader,
-                       "damaged container: '" + entry.name + "' is not what the index says");
-}
-
 // Both return the size of the file.
 std::uint64_t write_safetensors(const PayloadFile& input, const Options& options, NewFile& file) {
   check_ending(options.out, ".safetensors");
   std::vector<std::uint64_t> sizes;
   for (const NamedTensor& tensor : input.tensors) {
     const PayloadInfo info = inspect(tensor.bytes);
-    check_entry(tensor, info);
+    check_entry({tensor.name, tensor.type, tensor.shape}, info);
     sizes.push_back(info.num_bytes());
   }
+  Progress progress("decoding " + file_name(options.in),
+                    std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0}), options.quiet);
   const std::string header = safetensors_header(input.metadata, input.tensors, sizes);
   std::uint64_t offset = header.size();
   std::ranges::copy(header, file.map(0, offset).begin());
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const PayloadDecoder decoder(input.tensors[i].bytes);
-    decode_tensor(decoder, input.tensors[i], options.num_threads, file, file.map(offset, sizes[i]));
+    decode_tensor(decoder, input.tensors[i], options.num_threads, progress, file,
+                  file.map(offset, sizes[i]));
     offset += sizes[i];
   }
   return offset;
@@ -82,7 +78,9 @@ std::uint64_t write_npy(const PayloadFile& input, const Options& options, NewFil
   const std::string header = npy_header(info.dtype, info.shape, info.fortran_order);
   const std::span<std::uint8_t> bytes = file.map(0, header.size() + info.num_bytes());
   std::ranges::copy(header, bytes.begin());
-  decode_tensor(decoder, input.tensors[0], options.num_threads, file, bytes.subspan(header.size()));
+  Progress progress("decoding " + file_name(options.in), info.num_bytes(), options.quiet);
+  decode_tensor(decoder, input.tensors[0], options.num_threads, progress, file,
+                bytes.subspan(header.size()));
   return bytes.size();
 }
 
@@ -114,6 +112,7 @@ Action declare(Flags& flags) {
       .required()
       .value_name("");
   declare_threads(flags, options->num_threads);
+  declare_quiet(flags, options->quiet);
   return [options] { return run(*options); };
 }
 

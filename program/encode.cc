@@ -23,7 +23,7 @@ struct Options {
                        survivors = "exact";
   int bits = 8, num_threads = default_num_threads();
   double scale = 0, threshold = 0;
-  bool bfloat16 = false;
+  bool bfloat16 = false, quiet = false;
 };
 
 EncodeOptions encode_options(const Options& options) {
@@ -54,7 +54,7 @@ std::uint64_t room_for(const TensorView& view) {
 
 // Puts the payload of a tensor at an offset of the file.
 Coded encode_tensor(const NamedTensor& tensor, EncodeOptions options, int num_threads,
-                    NewFile& file, std::uint64_t offset) {
+                    Progress& progress, NewFile& file, std::uint64_t offset) {
   TensorView view = {tensor.bytes.data(), tensor.dtype.value_or(DType::kInt8), tensor.shape,
                      tensor.fortran_order};
   if (!tensor.dtype) view.shape = {tensor.bytes.size()};
@@ -70,7 +70,7 @@ Coded encode_tensor(const NamedTensor& tensor, EncodeOptions options, int num_th
   }
   const std::span<std::uint8_t> room = file.map(offset, room_for(view));
   PayloadEncoder encoder(view, options, room);
-  Progress progress("encoding " + tensor.name, tensor.bytes.size());
+  progress.part(tensor.name, tensor.bytes.size());
   for_block_ranges(encoder.num_blocks(), num_threads, progress,
                    [&](std::size_t first, std::size_t last) {
                      encoder.run(first, last);
@@ -87,7 +87,7 @@ std::uint64_t put_index(const Safetensors& input, const std::vector<Coded>& payl
                         NewFile& file) {
   std::vector<std::uint64_t> sizes;
   for (const Coded& payload : payloads) sizes.push_back(payload.num_bytes);
-  const std::string header = container_header(input.metadata, input.tensors, sizes);
+  const std::vector<std::uint8_t> header = container_header(input, sizes);
   const std::uint64_t body = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
   const std::span<std::uint8_t> bytes = file.map(0, header.size() + body);
   std::memmove(bytes.data() + header.size(), bytes.data(), body);
@@ -139,12 +139,14 @@ Report run(const Options& options) {
     throw FileError(options.in + ": " + error.what());
   }
   NewFile file(options.out);
+  Progress progress("encoding " + file_name(options.in), in.bytes().size(), options.quiet);
   std::vector<Coded> payloads;
   std::uint64_t size = 0;
   for (const NamedTensor& tensor : input.tensors) {
-    payloads.push_back(encode_tensor(tensor, how, options.num_threads, file, size));
+    payloads.push_back(encode_tensor(tensor, how, options.num_threads, progress, file, size));
     size += payloads.back().num_bytes;
   }
+  if (container) progress.step("writing the index");
   file.commit(container ? put_index(input, payloads, file) : size);
   return report_of(options, input, payloads);
 }
@@ -166,6 +168,7 @@ Action declare(Flags& flags) {
   flags.option("--model", options->model, "counted, gennorm, laplace or normal").show_default();
   declare_threads(flags, options->num_threads);
   flags.flag("--bfloat16", options->bfloat16, "A file of 16-bit integers holds bfloat16");
+  declare_quiet(flags, options->quiet);
   return [options] { return run(*options); };
 }
 

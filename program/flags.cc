@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 namespace slimgrad::program {
 
@@ -51,6 +52,11 @@ Option& Option::separator(char c) {
   return *this;
 }
 
+Option& Option::one_at_a_time() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+
 Option& Option::excludes(const Option& other) {
   option_->excludes(other.option_);
   return *this;
@@ -58,7 +64,15 @@ Option& Option::excludes(const Option& other) {
 
 template <typename Value>
 Option Flags::option(const std::string& name, Value& value, const std::string& help) {
-  return Option(app_->add_option(name, value, help));
+  CLI::Option* const option = app_->add_option(name, value, help);
+  // CLI11 reads -1 as 2^64 - 1.
+  if constexpr (std::is_unsigned_v<Value>)
+    option->check(CLI::Validator(
+        [](const std::string& text) {
+          return text.starts_with('-') ? "expected a number that is not negative, got " + text : "";
+        },
+        ""));
+  return Option(option);
 }
 template Option Flags::option(const std::string&, int&, const std::string&);
 template Option Flags::option(const std::string&, std::int64_t&, const std::string&);

@@ -41,6 +41,7 @@ class Option {
   Option& positive();
   Option& one_of(const std::vector<std::string>& values);
   Option& separator(char c);  // between values in one argument
+  Option& one_at_a_time();    // of a vector: a value for each time that the option is given
   Option& excludes(const Option& other);
 
  private:

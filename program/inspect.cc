@@ -6,19 +6,12 @@
 #include "program/byte_files.h"
 #include "program/output.h"
 #include "program/payload_files.h"
+#include "program/progress.h"
 #include "program/subcommand.h"
 #include "program/table.h"
 
 namespace slimgrad::program {
 namespace {
-
-std::string shape_text(const std::vector<std::uint64_t>& shape) {
-  if (shape.empty()) return "scalar";
-  std::string text;
-  for (const std::uint64_t length : shape)
-    text += (text.empty() ? "" : " x ") + std::to_string(length);
-  return text;
-}
 
 bool has_format(const PayloadInfo& info) {
   return info.kind == PayloadKind::kFloat ||
@@ -51,8 +44,15 @@ std::string parameters_text(const Json& parameters) {
   return text;
 }
 
-Report run(const std::string& path) {
+struct Options {
+  std::string path;
+  bool quiet = false;
+};
+
+Report run(const Options& options) {
+  const std::string& path = options.path;
   const InputFile file(path);
+  Progress progress("inspecting " + file_name(path), file.bytes().size(), options.quiet);
   Report report;
   report.json = {{"file", path}, {"tensors", Json::array()}};
   Table table({{"tensor", Align::kLeft},
@@ -64,6 +64,7 @@ Report run(const std::string& path) {
                {"parameters", Align::kLeft}});
   try {
     for (const NamedTensor& tensor : parse_payload_file(file.bytes()).tensors) {
+      progress.part(tensor.name, tensor.bytes.size());
       const PayloadInfo info = inspect(tensor.bytes);
       const Json parameters = parameters_of(info);
       const std::string dtype(tensor.type.empty() ? dtype_name(info.dtype) : tensor.type);
@@ -88,9 +89,10 @@ Report run(const std::string& path) {
 }
 
 Action declare(Flags& flags) {
-  auto path = std::make_shared<std::string>();
-  flags.option("FILE.sg", *path, "What slimgrad encode wrote").required().value_name("");
-  return [path] { return run(*path); };
+  auto options = std::make_shared<Options>();
+  flags.option("FILE.sg", options->path, "What slimgrad encode wrote").required().value_name("");
+  declare_quiet(flags, options->quiet);
+  return [options] { return run(*options); };
 }
 
 constexpr char kExample[] =

@@ -2,7 +2,6 @@
 // or 2 with one line on standard error and nothing on standard output.
 #include <slimgrad/version.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -12,6 +11,7 @@
 
 #include "program/flags.h"
 #include "program/subcommand.h"
+#include "program/table.h"
 
 namespace slimgrad::program {
 namespace {
@@ -19,10 +19,8 @@ namespace {
 constexpr int kFailure = 2;
 
 // One line, whatever a file name or an argument brings with it.
-int fail(std::string message) {
-  std::ranges::replace_if(
-      message, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  std::fprintf(stderr, "slimgrad: %s\n", message.c_str());
+int fail(const std::string& message) {
+  std::fprintf(stderr, "slimgrad: %s\n", printable(message).c_str());
   return kFailure;
 }
 

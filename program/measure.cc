@@ -1,4 +1,4 @@
-// slimgrad measure: the statistics of tensors in .npy files.
+// slimgrad measure: the statistics of tensors in files.
 #include <slimgrad/tensor_stats.h>
 
 #include <algorithm>
@@ -85,22 +85,59 @@ std::string stats_text(const Json& stats) {
   return table.text();
 }
 
+std::string section_text(const FloatTensor& tensor, const MeasuredTensor& measured,
+                         const Json& stats) {
+  return title(tensor) + '\n' + stats_text(stats) + measured.note() + '\n' +
+         histogram_text(measured.stats);
+}
+
+// One row a tensor: for all those of a file.
+class Overview {
+ public:
+  void add(const FloatTensor& tensor, const TensorStats& stats) {
+    table_.add({tensor.name, std::string(dtype_name(tensor.type)), shape_text(tensor.shape),
+                percent(stats.zero_fraction), std::to_string(stats.nonfinite),
+                number(stats.log_mean / std::numbers::ln2),
+                number(stats.log_std / std::numbers::ln2), number(stats.max_abs),
+                number(stats.mean_abs)});
+  }
+  std::string text() const { return table_.text(); }
+
+ private:
+  Table table_{{{"tensor", Align::kLeft},
+                {"dtype", Align::kLeft},
+                {"shape", Align::kLeft},
+                {"zeros"},
+                {"nonfinite"},
+                {"log2_mean"},
+                {"log2_std"},
+                {"max_abs"},
+                {"mean_abs"}}};
+};
+
 Report report_files(const TensorFileOptions& options) {
   Report report;
   report.json["files"] = Json::array();
-  for (const NpyFile& file : open_tensor_files(options)) {
-    const MeasuredFile measured = measure_file(file);
-    const Json stats = stats_json(measured.stats);
-    Json entry = describe(file);
-    entry.update(stats);
-    entry["overflowed"] = measured.overflowed;
-    entry["underflowed"] = measured.underflowed;
-    entry["histogram"] = histogram_json(measured.stats.histogram);
-    if (!report.text.empty()) report.text += '\n';
-    report.text += title(file) + '\n' + stats_text(stats) + measured.note() + '\n' +
-                   histogram_text(measured.stats);
-    report.json["files"].push_back(std::move(entry));
-  }
+  std::map<std::string, Overview> overviews;  // by file
+  std::string sections;
+  for_each_tensor(
+      options, "measuring", 1, report, [&](const FloatTensor& tensor, Progress& progress) {
+        const MeasuredTensor measured = measure_tensor(tensor, progress);
+        const Json stats = stats_json(measured.stats);
+        Json entry = describe(tensor);
+        entry.update(stats);
+        entry["overflowed"] = measured.overflowed;
+        entry["underflowed"] = measured.underflowed;
+        entry["histogram"] = histogram_json(measured.stats.histogram);
+        report.json["files"].push_back(std::move(entry));
+        if (!tensor.name.empty() && options.names.empty())
+          overviews[tensor.path].add(tensor, measured.stats);
+        else
+          sections += (sections.empty() ? "" : "\n") + section_text(tensor, measured, stats);
+      });
+  for (const auto& [path, overview] : overviews)
+    sections += (sections.empty() ? "" : "\n") + printable(path) + ":\n\n" + overview.text();
+  report.text = sections + report.text;
   return report;
 }
 
@@ -111,8 +148,9 @@ Action declare(Flags& flags) {
 }
 
 constexpr char kExample[] =
-    R"help(A float64 file is measured as float32: magnitudes outside float32's range become
-zero or infinite, and the report says how many.
+    R"help(float64 is measured as float32: magnitudes outside float32's range become zero or
+infinite, and the report says how many. Of a .safetensors file there is one row for
+every tensor; --tensor NAME shows one as below. --json has everything about all.
 
 Example:
   $ python -c "import numpy; numpy.save('g.npy', numpy.float32([0, 1, -2, 4, 8]))"

@@ -1,41 +1,84 @@
 #include "program/progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
-namespace slimgrad::program {
+#include "program/table.h"
 
-Progress::Progress(std::string what, std::uint64_t num_bytes)
+namespace slimgrad::program {
+namespace {
+
+// Of one line of the terminal. A longer text would go on in the next, where it cannot be wiped.
+std::size_t line_width() {
+  winsize size = {};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return known ? size.ws_col - std::size_t{1} : 79;
+}
+
+// At most so many bytes, and so no more columns, without half a UTF-8 character at the end.
+void cut(std::string& text, std::size_t width) {
+  if (text.size() <= width) return;
+  while (width > 0 && (static_cast<unsigned char>(text[width]) & 0xc0) == 0x80) --width;
+  text.resize(width);
+}
+
+}  // namespace
+
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+void declare_quiet(Flags& flags, bool& quiet) {
+  flags.flag("--quiet", quiet, "Show no progress on the terminal");
+}
+
+Progress::Progress(std::string what, std::uint64_t num_bytes, bool quiet)
     : what_(std::move(what)),
       num_bytes_(num_bytes),
-      visible_(num_bytes > kSilentBytes && isatty(STDERR_FILENO) == 1) {}
+      visible_(!quiet && num_bytes > kSilentBytes && isatty(STDERR_FILENO) == 1) {}
 
 Progress::~Progress() {
   if (visible_) std::fputs("\r\x1b[K", stderr);
 }
 
+void Progress::part(std::string name, std::uint64_t num_bytes) {
+  before_ += part_bytes_;
+  part_bytes_ = num_bytes;
+  part_ = std::move(name);
+  activity_.clear();
+  percent_ = -1;
+  done(0);
+}
+
 void Progress::done(std::uint64_t num_bytes) {
   if (!visible_) return;
-  const int percent =
-      static_cast<int>(100.0 * static_cast<double>(num_bytes) / static_cast<double>(num_bytes_));
-  if (percent == last_percent_) return;
-  last_percent_ = percent;
-  show(std::to_string(percent) + " %");
+  const double share = static_cast<double>(before_ + std::min(num_bytes, part_bytes_)) /
+                       static_cast<double>(num_bytes_);
+  const int percent = std::min(100, static_cast<int>(100 * share));
+  if (percent == percent_) return;
+  percent_ = percent;
+  show();
 }
 
-void Progress::done_of(std::uint64_t part, std::uint64_t whole) {
-  const double share = static_cast<double>(part) / static_cast<double>(whole);
-  done(static_cast<std::uint64_t>(share * static_cast<double>(num_bytes_)));
+void Progress::done_of(std::uint64_t share, std::uint64_t whole) {
+  const double fraction = static_cast<double>(share) / static_cast<double>(whole);
+  done(static_cast<std::uint64_t>(fraction * static_cast<double>(part_bytes_)));
 }
 
-void Progress::step(const std::string& activity) {
-  if (visible_) show(activity);
+void Progress::step(std::string activity) {
+  activity_ = std::move(activity);
+  if (visible_) show();
 }
 
-void Progress::show(const std::string& text) {
-  std::fprintf(stderr, "\r\x1b[K%s: %s", what_.c_str(), text.c_str());
+void Progress::show() {
+  std::string text = what_ + ": " + std::to_string(std::max(percent_, 0)) + " %";
+  for (const std::string* word : {&part_, &activity_})
+    if (!word->empty()) text += ", " + *word;
+  text = printable(std::move(text));
+  cut(text, line_width());
+  std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
   std::fflush(stderr);
 }
 

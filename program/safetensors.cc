@@ -1,10 +1,11 @@
 #include "program/safetensors.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
+
+#include "program/json.h"
 
 namespace slimgrad::program {
 namespace {
@@ -12,16 +13,6 @@ namespace {
 [[noreturn]] void fail(const std::string& text) {
   throw std::runtime_error("damaged .safetensors file: " + text);
 }
-
-struct TypeName {
-  std::string_view name;
-  DType dtype;
-};
-constexpr std::array<TypeName, 5> kTypes = {{{"F32", DType::kFloat32},
-                                             {"BF16", DType::kBFloat16},
-                                             {"F16", DType::kFloat16},
-                                             {"F64", DType::kFloat64},
-                                             {"I8", DType::kInt8}}};
 
 struct Entry {
   std::uint64_t begin, end;
@@ -48,7 +39,7 @@ Entry parse_entry(const std::string& name, const Json& json, std::span<const std
   if (entry.begin > entry.end || entry.end > values.size())
     fail("values beyond the end of the file");
   entry.tensor.bytes = values.subspan(entry.begin, entry.end - entry.begin);
-  entry.tensor.dtype = safetensors_dtype(entry.tensor.type);
+  entry.tensor.dtype = payload_dtype(entry.tensor.type);
   if (!entry.tensor.dtype) return entry;
   std::uint64_t num_bytes = bytes_of(*entry.tensor.dtype);
   for (const std::uint64_t length : entry.tensor.shape)
@@ -57,13 +48,18 @@ Entry parse_entry(const std::string& name, const Json& json, std::span<const std
   return entry;
 }
 
-}  // namespace
-
-std::optional<DType> safetensors_dtype(const std::string& type) {
-  for (const TypeName& known : kTypes)
-    if (known.name == type) return known.dtype;
-  return std::nullopt;
+decltype(Safetensors::metadata) parse_metadata(const Json& json) {
+  if (json.is_null()) return std::nullopt;
+  if (!json.is_object()) fail("metadata that are no object of strings");
+  decltype(Safetensors::metadata) metadata(std::in_place);
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) fail("metadata that are no object of strings");
+    metadata->emplace_back(key, value.get<std::string>());
+  }
+  return metadata;
 }
+
+}  // namespace
 
 Safetensors parse_safetensors(std::span<const std::uint8_t> file) {
   if (file.size() < 8) fail("shorter than 8 bytes");
@@ -78,7 +74,7 @@ Safetensors parse_safetensors(std::span<const std::uint8_t> file) {
   std::vector<Entry> entries;
   for (const auto& [name, entry] : json.items()) {
     if (name == "__metadata__")
-      result.metadata = entry;
+      result.metadata = parse_metadata(entry);
     else
       entries.push_back(parse_entry(name, entry, values));
   }
@@ -93,18 +89,24 @@ Safetensors parse_safetensors(std::span<const std::uint8_t> file) {
   return result;
 }
 
-std::string safetensors_header(const Json& metadata, const std::vector<NamedTensor>& tensors,
+std::string safetensors_header(const decltype(Safetensors::metadata)& metadata,
+                               const std::vector<NamedTensor>& tensors,
                                const std::vector<std::uint64_t>& num_bytes) {
-  Json json = Json::object();
-  if (!metadata.is_null()) json["__metadata__"] = metadata;
+  // Its own way to put a key in looks for the key first, through all that are there.
+  Json::object_t header_object, metadata_object;
+  if (metadata) {
+    for (const auto& [key, value] : *metadata) metadata_object.push_back({key, value});
+    header_object.push_back({"__metadata__", std::move(metadata_object)});
+  }
   std::uint64_t offset = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    json[tensors[i].name] = {{"dtype", tensors[i].type},
-                             {"shape", tensors[i].shape},
-                             {"data_offsets", {offset, offset + num_bytes[i]}}};
+    header_object.push_back({tensors[i].name,
+                             {{"dtype", tensors[i].type},
+                              {"shape", tensors[i].shape},
+                              {"data_offsets", {offset, offset + num_bytes[i]}}}});
     offset += num_bytes[i];
   }
-  std::string text = json_text(json);
+  std::string text = json_text(std::move(header_object));
   text.append((8 - text.size() % 8) % 8, ' ');
   const std::uint64_t size = text.size();
   std::string header(8, '\0');

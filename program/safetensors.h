@@ -4,28 +4,28 @@
 #ifndef SLIMGRAD_PROGRAM_SAFETENSORS_H_
 #define SLIMGRAD_PROGRAM_SAFETENSORS_H_
 
+#include <slimgrad/container.h>
+
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "program/json.h"
 #include "program/tensor_bytes.h"
 
 namespace slimgrad::program {
 
 struct Safetensors {
-  Json metadata;                     // of the file: an object of strings, or null
-  std::vector<NamedTensor> tensors;  // in the order of their bytes
+  decltype(ContainerIndex::metadata) metadata;  // of the file
+  std::vector<NamedTensor> tensors;             // in the order of their bytes
 };
 
+// The result refers to `file`. Throws std::runtime_error in one line.
 Safetensors parse_safetensors(std::span<const std::uint8_t> file);
 // What comes before the values, for tensors with these byte counts in this order.
-std::string safetensors_header(const Json& metadata, const std::vector<NamedTensor>& tensors,
+std::string safetensors_header(const decltype(Safetensors::metadata)& metadata,
+                               const std::vector<NamedTensor>& tensors,
                                const std::vector<std::uint64_t>& num_bytes);
-
-std::optional<DType> safetensors_dtype(const std::string& type);
 
 }  // namespace slimgrad::program
 

@@ -24,6 +24,7 @@ std::string line_of(const std::vector<Column>& columns, const std::vector<std::s
 
 void Table::add(std::vector<std::string> cells) {
   cells.resize(columns_.size());
+  for (std::string& cell : cells) cell = printable(std::move(cell));
   rows_.push_back(std::move(cells));
 }
 
@@ -42,6 +43,20 @@ std::string Table::text() const {
     text += line_of(columns_, widths, titles) + line_of(columns_, widths, rules);
   }
   for (const auto& row : rows_) text += line_of(columns_, widths, row);
+  return text;
+}
+
+std::string printable(std::string text) {
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+  if (shape.empty()) return "scalar";
+  std::string text;
+  for (const std::uint64_t length : shape)
+    text += (text.empty() ? "" : " x ") + std::to_string(length);
   return text;
 }
 

@@ -19,7 +19,8 @@ class Table {
  public:
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  // A row shorter than the header is filled up with empty cells. REQUIRES: not longer.
+  // A row shorter than the header is filled up with empty cells. REQUIRES: not longer. Cells are
+  // made printable.
   void add(std::vector<std::string> cells);
 
   // The header, a line, the rows; every line ends with a newline and has no spaces before it.
@@ -31,6 +32,12 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+// Text as one may print it on a terminal: '?' for control characters, which a name from a file may
+// bring with it.
+std::string printable(std::string text);
+
+// "64 x 128", or "scalar".
+std::string shape_text(const std::vector<std::uint64_t>& shape);
 // A number for a reader: six significant digits, "inf", "nan".
 std::string number(double value);
 // A fraction as "85.0 %".

@@ -72,9 +72,9 @@ std::string thresholds_text(const Json& rows, bool with_outcome) {
 
 Report report_law(const Options& options) {
   if (!options.log_mean || !options.log_std)
-    throw UsageError("threshold: expected FILE.npy, or both --log-mean and --log-std");
+    throw UsageError("threshold: expected FILE, or both --log-mean and --log-std");
   if (!options.method.empty() && options.method != "lognormal")
-    throw UsageError("--method " + options.method + " needs a FILE.npy");
+    throw UsageError("--method " + options.method + " needs a FILE");
   const double zero_fraction = options.zero_fraction.value_or(0);
   const TensorStats stats = lognormal_stats(*options.log_mean, *options.log_std, zero_fraction);
   const Json row = threshold_json(stats, options.sparsity, ThresholdMethod::kLognormal);
@@ -111,25 +111,28 @@ Json rows_of(const TensorStats& stats, const Options& options) {
 
 Report report_files(const Options& options) {
   if (options.log_mean || options.log_std || options.zero_fraction)
-    throw UsageError("threshold: expected FILE.npy or --log-mean and --log-std, got both");
+    throw UsageError("threshold: expected FILE or --log-mean and --log-std, got both");
   if (!options.method.empty()) parse_threshold_method(options.method);  // before reading anything
   Report report;
   report.json = {{"wanted_sparsity", options.sparsity}, {"files", Json::array()}};
-  for (const NpyFile& file : open_tensor_files(options.files)) {
-    const MeasuredFile measured = measure_file(file);
-    const double zero_fraction = measured.stats.zero_fraction;
-    Json entry = describe(file);
-    entry["zero_fraction"] = zero_fraction;
-    entry["overflowed"] = measured.overflowed;
-    entry["underflowed"] = measured.underflowed;
-    entry["thresholds"] = rows_of(measured.stats, options);
-    if (!report.text.empty()) report.text += '\n';
-    report.text += title(file) + '\n' + thresholds_text(entry["thresholds"], true);
-    if (options.sparsity <= zero_fraction)
-      report.text += nothing_to_prune_note(zero_fraction, options.sparsity);
-    report.text += measured.note();
-    report.json["files"].push_back(std::move(entry));
-  }
+  std::string sections;
+  for_each_tensor(options.files, "measuring", 1, report,
+                  [&](const FloatTensor& tensor, Progress& progress) {
+                    const MeasuredTensor measured = measure_tensor(tensor, progress);
+                    const double zero_fraction = measured.stats.zero_fraction;
+                    Json entry = describe(tensor);
+                    entry["zero_fraction"] = zero_fraction;
+                    entry["overflowed"] = measured.overflowed;
+                    entry["underflowed"] = measured.underflowed;
+                    entry["thresholds"] = rows_of(measured.stats, options);
+                    sections += (sections.empty() ? "" : "\n") + title(tensor) + '\n' +
+                                thresholds_text(entry["thresholds"], true);
+                    if (options.sparsity <= zero_fraction)
+                      sections += nothing_to_prune_note(zero_fraction, options.sparsity);
+                    sections += measured.note();
+                    report.json["files"].push_back(std::move(entry));
+                  });
+  report.text = sections + report.text;
   return report;
 }
 
@@ -159,6 +162,7 @@ Action declare(Flags& flags) {
 constexpr char kExample[] =
     R"help(With a file every method is shown beside what its threshold does to that tensor (real
 sparsity, real cosine): slimgrad threshold grad.npy --sparsity 0.85
+Of a .safetensors file this is done for every tensor, or for those named by --tensor.
 
 Example:
   $ slimgrad threshold --log-mean -12 --log-std 2.5 --sparsity 0.9

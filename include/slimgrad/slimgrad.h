@@ -3,6 +3,7 @@
 #define SLIMGRAD_SLIMGRAD_H_
 
 #include <slimgrad/allocation.h>
+#include <slimgrad/container.h>
 #include <slimgrad/distribution.h>
 #include <slimgrad/error.h>
 #include <slimgrad/fit.h>

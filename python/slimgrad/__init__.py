@@ -7,6 +7,7 @@ from .coding import PayloadError, decode, encode, inspect
 from .controller import Controller, compress
 from .distributions import FAMILIES, Distribution, fit
 from .fewbit import step_table
+from .files import load, save
 from .formats import FloatFormat, best_format, expected_error, gradient_scale, relative_error
 from .gradients import LossScale, Prune, Quantize
 from .memory import kept_memory, release_memory
@@ -62,6 +63,7 @@ __all__ = [
     "gradient_scale",
     "inspect",
     "kept_memory",
+    "load",
     "measure",
     "nn",
     "pack",
@@ -73,6 +75,7 @@ __all__ = [
     "quantize_",
     "relative_error",
     "release_memory",
+    "save",
     "saved_bytes",
     "step_table",
     "steps",

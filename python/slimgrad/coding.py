@@ -43,13 +43,13 @@ def _(payload):
     )
 
 
-def _bytes_of(payload, op: str) -> torch.Tensor:
+def bytes_of(payload, op: str, what: str = "a payload") -> torch.Tensor:
     """A payload as the ops take it. What is wrong with it is said without showing it."""
     if isinstance(payload, torch.Tensor):
-        return payload
+        return tensor_with_values(payload, op, "payload")
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise TypeError(
-            f"[{op}] expected a payload as a uint8 tensor, bytes, bytearray or memoryview, got "
+            f"[{op}] expected {what} as a uint8 tensor, bytes, bytearray or memoryview, got "
             f"{type(payload).__name__}"
         )
     view = memoryview(payload).cast("B")
@@ -60,7 +60,7 @@ def _bytes_of(payload, op: str) -> torch.Tensor:
         return torch.frombuffer(view, dtype=torch.uint8)
 
 
-def _checked(op: Callable, *arguments: torch.Tensor):
+def checked(op: Callable, *arguments: torch.Tensor):
     try:
         return op(*arguments)
     except ValueError as error:
@@ -123,7 +123,9 @@ def encode(
         rounding,
         payload_seed,
     )
-    return ops.encode(*arguments) if out is None else out[: int(ops.encode_into(*arguments, out))]
+    if out is None:
+        return ops.encode(*arguments)
+    return out[: int(ops.encode_into(*arguments, tensor_with_values(out, "encode", "out")))]
 
 
 Payload = torch.Tensor | bytes | bytearray | memoryview
@@ -144,22 +146,22 @@ def decode(
     program, asks for the transpose of a contiguous tensor.) With it torch.compile has this in its
     graphs, too.
     """
-    payload = _bytes_of(payload, "decode")
+    payload = bytes_of(payload, "decode")
     if max_bytes is not None:
         info = inspect(payload)
         announced = info["shape"].numel() * info["dtype"].itemsize
         if announced > max_bytes:
             raise PayloadError(f"the payload is of {announced} bytes, more than {max_bytes}")
     if out is None:
-        return _checked(ops.decode, payload)
-    _checked(ops.decode_into, payload, out)
+        return checked(ops.decode, payload)
+    checked(ops.decode_into, payload, tensor_with_values(out, "decode", "out"))
     return out
 
 
 def inspect(payload: Payload) -> dict:
     """What a payload says about itself, after its checksum has been checked."""
-    mode, dtype, shape, scale, numbers, model, laws, survivors = _checked(
-        ops.inspect, _bytes_of(payload, "inspect")
+    mode, dtype, shape, scale, numbers, model, laws, survivors = checked(
+        ops.inspect, bytes_of(payload, "inspect")
     )
     bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes = numbers
     info = {"mode": mode, "dtype": getattr(torch, dtype), "shape": torch.Size(shape)}

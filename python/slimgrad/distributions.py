@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ._arguments import tensor_with_values
+from ._arguments import number, tensor_with_values
 from ._library import ops
 
 _PARAMETERS = {
@@ -28,10 +28,13 @@ class Distribution:
 
     def __init__(self, family: str, **params: float):
         if family not in _PARAMETERS:
-            raise ValueError(f"expected family to be one of {', '.join(FAMILIES)}, got {family!r}")
+            raise ValueError(
+                f"[Distribution] expected family to be one of {', '.join(FAMILIES)}, got {family!r}"
+            )
         if set(params) != set(_PARAMETERS[family]):
             raise ValueError(
-                f"expected {', '.join(_PARAMETERS[family])} for {family}, got {sorted(params)}"
+                f"[Distribution] expected {', '.join(_PARAMETERS[family])} for {family}, "
+                f"got {sorted(params)}"
             )
         self.family = family
         self.params = {name: float(params[name]) for name in _PARAMETERS[family]}
@@ -40,19 +43,23 @@ class Distribution:
     def _values(self) -> list[float]:
         return list(self.params.values())
 
-    def _pointwise(self, op, x):
+    def _pointwise(self, op, x, name):
         if isinstance(x, torch.Tensor):
+            x = tensor_with_values(x, name)
+            if x.is_complex():
+                raise ValueError(f"[{name}] expected x to be real, got {x.dtype}")
             return op(x, self.family, self._values())
-        return op(torch.tensor(float(x), dtype=torch.float64), self.family, self._values()).item()
+        x = torch.tensor(number(x, name, "x"), dtype=torch.float64)
+        return op(x, self.family, self._values()).item()
 
     def pdf(self, x):
-        return self._pointwise(ops.density, x)
+        return self._pointwise(ops.density, x, "pdf")
 
     def cdf(self, x):
-        return self._pointwise(ops.cdf, x)
+        return self._pointwise(ops.cdf, x, "cdf")
 
     def quantile(self, p):
-        return self._pointwise(ops.quantile, p)
+        return self._pointwise(ops.quantile, p, "quantile")
 
     def ks(self, x: torch.Tensor) -> float:
         """Kolmogorov-Smirnov distance between |x| (zeros and non-finite values left out) and this

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ._arguments import number, pair_of_numbers
 from ._library import ops
 from .stats import TensorStats, stats_tensor
 
@@ -17,8 +18,9 @@ class FloatFormat:
     def __init__(self, text: str):
         match = re.fullmatch(r"1-([0-9])-([0-9])", text) if isinstance(text, str) else None
         if match is None:
+            got = repr(text) if isinstance(text, str) else type(text).__name__
             raise ValueError(
-                f"[FloatFormat] expected sign-exponent-mantissa such as 1-5-2, got {text!r}"
+                f"[FloatFormat] expected sign-exponent-mantissa such as 1-5-2, got {got}"
             )
         self.exponent_bits = int(match[1])
         self.mantissa_bits = int(match[2])
@@ -57,6 +59,7 @@ def as_format(format: FloatFormat | str) -> FloatFormat:
 def relative_error(format: FloatFormat | str, log2_std: float) -> float:
     """Expected |x_q - x| / |x| of rounding to nearest, for log2|x| ~ N(0, log2_std^2)."""
     format = as_format(format)
+    log2_std = number(log2_std, "relative_error", "log2_std")
     return ops.relative_error(format.exponent_bits, format.mantissa_bits, log2_std)
 
 
@@ -85,7 +88,10 @@ def best_format(
             what.tensor, bits, method or "empirical", scale, rounding, underflow, error
         ).tolist()
         return FloatFormat(f"1-{int(exponent_bits)}-{int(mantissa_bits)}")
-    low, high = what if isinstance(what, tuple | list) else (what, what)
+    if isinstance(what, tuple | list):
+        low, high = pair_of_numbers(what, "best_format", "a range of deviations")
+    else:
+        low = high = number(what, "best_format", "TensorStats, or a deviation,")
     exponent_bits, mantissa_bits = ops.best_format(bits, low, high, method or "lognormal")
     return FloatFormat(f"1-{exponent_bits}-{mantissa_bits}")
 
@@ -102,10 +108,10 @@ def expected_error(
     |x_q - x| / |x| over non-zero values, or with error="squared" the mean square over that of x."""
     format = as_format(format)
     return ops.expected_error(
-        stats_tensor(stats),
+        stats_tensor(stats, "expected_error"),
         format.exponent_bits,
         format.mantissa_bits,
-        scale,
+        number(scale, "expected_error", "scale"),
         rounding,
         underflow,
         error,
@@ -122,5 +128,5 @@ def gradient_scale(
     """
     format = as_format(format)
     return ops.gradient_scale(
-        stats_tensor(stats), format.exponent_bits, format.mantissa_bits, method
+        stats_tensor(stats, "gradient_scale"), format.exponent_bits, format.mantissa_bits, method
     ).item()

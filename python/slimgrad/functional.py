@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import torch
 
+from ._arguments import dense_tensor
 from ._library import ops
 from .fewbit import WEIGHT, check_bits, constant, table_for
 from .step_tables import StepTable
@@ -37,6 +38,7 @@ def _activate(
 ) -> torch.Tensor:
     """``params`` shape the derivative; ``extra`` are further arguments of torch's function."""
     params = params or {}
+    dense_tensor(x, name)
     check_bits(name, bits)
     table = table_for(name, params, bits, interval, weight)
     arguments = [float(constant(value)) for value in (*params.values(), *extra)]
@@ -49,6 +51,7 @@ def _activate(
 def _exact(x: torch.Tensor, name: str, bits: Bits, inplace: bool = False) -> bool:
     if bits != "exact":
         return False
+    dense_tensor(x, name)
     if inplace:
         raise ValueError(f'[{name}] expected inplace=False with bits="exact", got inplace=True')
     return True
@@ -66,6 +69,7 @@ def leaky_relu(x, negative_slope=0.01, inplace=False, bits=1):
 
 def rrelu(x, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False, bits=1):
     """In evaluation a leaky_relu. In training torch's own: its slope is random for each element."""
+    dense_tensor(x, "rrelu")
     if training:
         return torch.nn.functional.rrelu(x, lower, upper, True, inplace)
     return leaky_relu(x, (lower + upper) / 2, inplace, bits)
@@ -198,6 +202,7 @@ def stepwise(
 
     f runs without autograd and must not change x.
     """
+    dense_tensor(x, "stepwise")
     return _Stepwise.apply(x, f, list(table.borders), list(table.levels), table.even)
 
 
@@ -227,6 +232,7 @@ class _Dropout(torch.autograd.Function):
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
     """torch's dropout, with the same mask for the same seed; keeps one bit an element."""
+    dense_tensor(x, "dropout")
     p = constant(p)
     if not 0 <= p <= 1:
         raise ValueError(f"[dropout] expected a probability, got {p}")
@@ -255,6 +261,8 @@ class _PReLU(torch.autograd.Function):
 
 def prelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """torch's prelu with a weight that takes no gradient; keeps one bit an element."""
+    dense_tensor(x, "prelu")
+    dense_tensor(weight, "prelu", "weight")
     if not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
         return torch.nn.functional.prelu(x, weight)
     if weight.requires_grad:
@@ -328,6 +336,7 @@ def max_pool2d(
 ) -> torch.Tensor:
     """torch's max_pool2d, exact; keeps 4 bits an output. Windows of more than 16 places, and calls
     that want the indices, are torch's own."""
+    dense_tensor(x, "max_pool2d")
     kernel = _pair(kernel_size)
     if (
         return_indices

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
+from ._arguments import number
 from ._library import ops
 from .stats import TensorStats, stats_tensor
 
@@ -24,7 +27,7 @@ def threshold(
     threshold is 0 and a SparsityWarning says so.
     """
     value, reached, _, _, nothing_to_prune = ops.threshold(
-        stats_tensor(what), sparsity, method
+        stats_tensor(what, "threshold"), number(sparsity, "threshold", "sparsity"), method
     ).tolist()
     if nothing_to_prune and reached > sparsity:
         warnings.warn(
@@ -40,14 +43,16 @@ def expected_sparsity(
     what: TensorStats | dict[str, Any], threshold: float, method: str = "empirical"
 ) -> float:
     """The expected fraction of zeros after stochastic pruning with ``threshold``."""
-    return ops.expected_sparsity(stats_tensor(what), threshold, method).item()
+    threshold = number(threshold, "expected_sparsity", "threshold")
+    return ops.expected_sparsity(stats_tensor(what, "expected_sparsity"), threshold, method).item()
 
 
 def expected_cosine(
     what: TensorStats | dict[str, Any], threshold: float, method: str = "empirical"
 ) -> float:
     """The expected cosine similarity of a tensor and its pruned self."""
-    return ops.expected_cosine(stats_tensor(what), threshold, method).item()
+    threshold = number(threshold, "expected_cosine", "threshold")
+    return ops.expected_cosine(stats_tensor(what, "expected_cosine"), threshold, method).item()
 
 
 class Allocation(list):
@@ -83,6 +88,11 @@ def allocate(
     beside them is an error that says which can. The cap comes first: a layer that a target would
     prune beyond it is left there, with a larger cosine.
     """
+    if not isinstance(layers, Iterable) or isinstance(layers, torch.Tensor | str):
+        raise TypeError(
+            "[allocate] expected layers to be TensorStats or dicts, in a list or by name, got "
+            f"{type(layers).__name__}"
+        )
     names = list(layers) if isinstance(layers, Mapping) else None
     layers = list(layers.values() if isinstance(layers, Mapping) else layers)
     if method is None:
@@ -96,8 +106,8 @@ def allocate(
                 f"[allocate] expected targets for some of the layers {list(places)}, got {name!r}"
             )
     rows = ops.allocate(
-        [stats_tensor(layer) for layer in layers],
-        sparsity,
+        [stats_tensor(layer, "allocate") for layer in layers],
+        number(sparsity, "allocate", "sparsity"),
         objective,
         method,
         cap,

@@ -8,7 +8,7 @@ from typing import ParamSpec
 
 import torch
 
-from ._arguments import tensor_with_values
+from ._arguments import dense_tensor
 from ._library import ops
 from .formats import FloatFormat, as_format
 
@@ -45,7 +45,7 @@ def _in_place(function: Callable[P, torch.Tensor], op, arguments) -> Callable[P,
 
     @functools.wraps(function)
     def run(x, *args, **kwargs):
-        op(tensor_with_values(x, run.__name__), *arguments(*args, **kwargs))
+        op(dense_tensor(x, run.__name__), *arguments(*args, **kwargs))
         return x
 
     run.__name__ = run.__qualname__ = f"{function.__name__}_"
@@ -73,7 +73,7 @@ def quantize(
     generator; under torch.compile pass one. There is no derivative: ``x`` must not require a
     gradient while gradients are recorded.
     """
-    x = tensor_with_values(x, "quantize")
+    x = dense_tensor(x, "quantize")
     return ops.quantize(x, *_quantizing(format, scale, rounding, underflow, seed))
 
 
@@ -87,7 +87,7 @@ def prune(x: torch.Tensor, threshold: float, seed: int | None = None) -> torch.T
     For bfloat16 and float16 the threshold is rounded to the type first. Seeds, order, NaN and Inf,
     gradients: as in ``quantize``.
     """
-    return ops.prune(tensor_with_values(x, "prune"), *_pruning(threshold, seed))
+    return ops.prune(dense_tensor(x, "prune"), *_pruning(threshold, seed))
 
 
 prune_ = _in_place(prune, ops.prune_, _pruning)
@@ -108,7 +108,7 @@ def prune_quantize(
     else it has the law of the two with seeds of their own.
     """
     arguments = _both(threshold, format, scale, rounding, underflow, seed)
-    return ops.prune_quantize(tensor_with_values(x, "prune_quantize"), *arguments)
+    return ops.prune_quantize(dense_tensor(x, "prune_quantize"), *arguments)
 
 
 prune_quantize_ = _in_place(prune_quantize, ops.prune_quantize_, _both)
@@ -167,6 +167,6 @@ def pack(
 ) -> PackedTensor:
     """``x`` as codes of exactly ``format.bits`` bits: ``pack(x, ...).unpack()`` is
     ``quantize(x.contiguous(), ...)``, bit for bit. NaN and Inf have no codes and raise."""
-    x = tensor_with_values(x, "pack")
+    x = dense_tensor(x, "pack")
     data = ops.pack(x, *_quantizing(format, scale, rounding, underflow, seed))
     return PackedTensor(data, x.shape, x.dtype, format, scale)

@@ -65,6 +65,8 @@ def saved_bytes(model: nn.Module, inputs: Any) -> SavedBytes:
     ``inputs`` is a tensor, a sequence of arguments or a dict of keyword arguments. The model's
     state that a forward pass changes (running means, the random generator) is put back.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"[saved_bytes] expected model to be a module, got {type(model).__name__}")
     result = SavedBytes()
     layer_stack = [""]
     seen: dict[int, torch.Tensor] = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ._arguments import tensor_with_values
+from ._arguments import number, tensor_with_values
 from ._library import ops
 
 _FIELDS = (
@@ -76,25 +76,25 @@ def measure(x: torch.Tensor) -> TensorStats:
     return TensorStats(ops.measure(tensor_with_values(x, "measure")))
 
 
-def stats_tensor(what: TensorStats | dict[str, Any]) -> torch.Tensor:
+def stats_tensor(what: TensorStats | dict[str, Any], op: str) -> torch.Tensor:
     """The tensor behind statistics, or behind the parameters of a lognormal."""
     if isinstance(what, TensorStats):
         return what.tensor
     if not isinstance(what, dict):
         raise ValueError(
-            "expected TensorStats, or a dict with log_mean, log_std and, if there are zeros, "
-            f"zero_fraction; got {type(what).__name__}"
+            f"[{op}] expected TensorStats, or a dict with log_mean, log_std and, if there are "
+            f"zeros, zero_fraction, got {type(what).__name__}"
         )
     unknown = set(what) - {"log_mean", "log_std", "zero_fraction", "count"}
     missing = {"log_mean", "log_std"} - set(what)
     if unknown or missing:
         raise ValueError(
-            f"expected a dict with log_mean, log_std and optionally zero_fraction and count; "
-            f"got {sorted(what)}"
+            f"[{op}] expected a dict with log_mean, log_std and optionally zero_fraction and "
+            f"count, got {sorted(what)}"
         )
     return ops.lognormal_stats(
-        float(what["log_mean"]),
-        float(what["log_std"]),
-        float(what.get("zero_fraction", 0.0)),
-        int(what.get("count", 1 << 20)),
+        number(what["log_mean"], op, "log_mean"),
+        number(what["log_std"], op, "log_std"),
+        number(what.get("zero_fraction", 0.0), op, "zero_fraction"),
+        int(number(what.get("count", 1 << 20), op, "count")),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ._arguments import pair_of_numbers, text
 from ._library import ops
 
 
@@ -27,6 +28,10 @@ def steps(
 
     ``weight`` is "uniform" on the interval or "normal", the better choice for normalised inputs.
     """
-    low, high = interval
+    text(activation, "steps", "activation")
+    text(weight, "steps", "weight")
+    if isinstance(bits, bool) or not isinstance(bits, int):
+        raise TypeError(f"[steps] expected bits to be an integer, got {type(bits).__name__}")
+    low, high = pair_of_numbers(interval, "steps", "interval")
     borders, levels, error, even = ops.steps(activation, bits, low, high, weight)
     return StepTable(borders.tolist(), levels.tolist(), error, even)

@@ -224,6 +224,9 @@ void check_payload_start(std::span<const std::uint8_t> payload) {
     fail(PayloadErrorCode::kTooShort, "expected a payload of at least " +
                                           std::to_string(kMinPayloadBytes) + " bytes, got " +
                                           std::to_string(payload.size()));
+  if (std::equal(kContainerMagic.begin(), kContainerMagic.end(), payload.begin()))
+    fail(PayloadErrorCode::kBadMagic,
+         "a container of several tensors, not one payload: slimgrad.load reads it");
   if (!std::equal(kPayloadMagic.begin(), kPayloadMagic.end(), payload.begin()))
     fail(PayloadErrorCode::kBadMagic, "not a slimgrad payload (the magic bytes are missing)");
   if (payload[4] != kPayloadVersion)

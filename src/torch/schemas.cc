@@ -89,6 +89,14 @@ TORCH_LIBRARY(slimgrad, m) {
       "inspect(Tensor payload) "
       "-> (str, str, int[], float, int[], str, float[], str)");
 
+  // The index of a file with several payloads, in columns: torch/container.cc says which.
+  m.def(
+      "container_index(Tensor file) "
+      "-> (str[], str[], int[], int[], int[], int[], int[], bool, str[])");
+  m.def(
+      "container_header(str[] names, str[] types, int[] num_dims, int[] lengths, "
+      "int[] payload_bytes, bool has_metadata, str[] metadata) -> Tensor");
+
   // Neural gradients: the identity forward; backward runs compress_gradient, which reads the
   // layer's plan, writes plan and stats (torch/plan_tensor.h), and draws with `stream` mixed into
   // the seed.

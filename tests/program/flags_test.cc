@@ -22,13 +22,16 @@ struct Tool {
   int bits = 3;
   std::optional<double> mean;
   std::vector<int> widths;
-  std::vector<std::string> files;
+  std::vector<std::string> files, names;
+  std::uint64_t seed = 0;
   bool all = false;
 
   Tool() {
     Flags flags = line.flags();
     const Option range = flags.option("--bits", bits, "Bits").show_default().range(1, 5);
     flags.option("--mean", mean, "Mean").value_name("M").excludes(range);
+    flags.option("--seed", seed, "Seed");
+    flags.option("--names", names, "Names").one_at_a_time();
     flags.option("--widths", widths, "Widths").separator(',');
     flags.option("FILE", files, "Files").required();
     flags.flag("--all", all, "All");
@@ -45,6 +48,19 @@ TEST(Flags, SetsTheVariables) {
   EXPECT_TRUE(tool.all);
 }
 
+TEST(Flags, TakesOneValueAtATime) {
+  Tool tool;
+  EXPECT_TRUE(parse(tool.line, {"--names", "x", "a", "--names", "y", "b"}));
+  EXPECT_THAT(tool.names, testing::ElementsAre("x", "y"));
+  EXPECT_THAT(tool.files, testing::ElementsAre("a", "b"));
+}
+
+TEST(Flags, TakesTheWholeRangeOfUnsignedNumbers) {
+  Tool tool;
+  EXPECT_TRUE(parse(tool.line, {"a", "--seed", "18446744073709551615"}));
+  EXPECT_EQ(tool.seed, 18446744073709551615u);
+}
+
 TEST(Flags, RefusesWhatWasNotDeclared) {
   const std::vector<std::vector<std::string>> bad = {
       {},                                   // no FILE
@@ -52,6 +68,8 @@ TEST(Flags, RefusesWhatWasNotDeclared) {
       {"a", "--bits", "many"},              // no number
       {"a", "--bits", "2", "--mean", "1"},  // not both
       {"a", "--what"},                      // unknown
+      {"a", "--seed", "-1"},                // wraps around
+      {"a", "--seed", "1.5"},
   };
   for (const auto& words : bad) {
     Tool tool;

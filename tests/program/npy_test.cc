@@ -60,9 +60,9 @@ class NpyTest : public ::testing::Test {
   }
   ~NpyTest() override { std::filesystem::remove_all(path_); }
 
-  NpyFile open(const std::string& bytes, bool bfloat16 = false) {
+  FloatTensor open(const std::string& bytes, bool bfloat16 = false) {
     std::ofstream(path_, std::ios::binary) << bytes;
-    return NpyFile(path_, bfloat16);
+    return open_npy(path_, bfloat16);
   }
 
   // The error of opening these bytes, or "" if there is none.
@@ -76,17 +76,18 @@ class NpyTest : public ::testing::Test {
   }
 
   std::filesystem::path path_;
+  Progress silent_{"reading", 0, true};
 };
 
 TEST_F(NpyTest, ReadsEveryVersionAndOrder) {
   const std::string data = bytes_of_values<float>({1, -2, 3.5f, 0, 5, 6});
   for (const int version : {1, 2, 3})
     for (const char* order : {"False", "True"}) {
-      const NpyFile file = open(npy(dictionary("<f4", "(2, 3)", order), data, version));
-      EXPECT_EQ(file.type(), NpyType::kFloat32);
-      EXPECT_THAT(file.shape(), ElementsAre(2, 3));
-      EXPECT_THAT(file.read_floats().values, ElementsAre(1, -2, 3.5f, 0, 5, 6));
-      EXPECT_THAT(file.read_doubles(), ElementsAre(1, -2, 3.5, 0, 5, 6));
+      const FloatTensor file = open(npy(dictionary("<f4", "(2, 3)", order), data, version));
+      EXPECT_EQ(file.type, DType::kFloat32);
+      EXPECT_THAT(file.shape, ElementsAre(2, 3));
+      EXPECT_THAT(file.read_floats(silent_).values, ElementsAre(1, -2, 3.5f, 0, 5, 6));
+      EXPECT_THAT(file.read_doubles(silent_), ElementsAre(1, -2, 3.5, 0, 5, 6));
     }
 }
 
@@ -103,13 +104,13 @@ TEST_F(NpyTest, ReadsScalarsEmptyArraysAndThePythonTwoSpelling) {
 
 TEST_F(NpyTest, CountsWhatFloat32CannotHold) {
   const double inf = std::numeric_limits<double>::infinity();
-  const NpyFile file = open(npy(dictionary("<f8", "(7,)"),
-                                bytes_of_values<double>({0.1, 1e39, -1e300, 1e-60, 0, inf, 2})));
-  const FloatValues read = file.read_floats();
+  const FloatTensor file = open(npy(
+      dictionary("<f8", "(7,)"), bytes_of_values<double>({0.1, 1e39, -1e300, 1e-60, 0, inf, 2})));
+  const FloatValues read = file.read_floats(silent_);
   EXPECT_EQ(read.overflowed, 2u);
   EXPECT_EQ(read.underflowed, 1u);
   EXPECT_THAT(read.values, ElementsAre(0.1f, HUGE_VALF, -HUGE_VALF, 0, 0, HUGE_VALF, 2));
-  EXPECT_THAT(file.read_doubles(), ElementsAre(0.1, 1e39, -1e300, 1e-60, 0, inf, 2));
+  EXPECT_THAT(file.read_doubles(silent_), ElementsAre(0.1, 1e39, -1e300, 1e-60, 0, inf, 2));
 }
 
 // value = (-1)^s 2^(e - 15) (1 + m / 1024), by the definition of the format and ldexp.
@@ -132,11 +133,11 @@ TEST(Half, EveryFloat16) {
 
 TEST_F(NpyTest, ReadsBothHalves) {
   const std::string data = bytes_of_values<std::uint16_t>({0x3c00, 0xc000, 0x0001});
-  EXPECT_THAT(open(npy(dictionary("<f2", "(3,)"), data)).read_floats().values,
+  EXPECT_THAT(open(npy(dictionary("<f2", "(3,)"), data)).read_floats(silent_).values,
               ElementsAre(1, -2, 0x1p-24f));
   const std::string bfloat = bytes_of_values<std::uint16_t>({0x3f80, 0xc000, 0x0001});
   for (const char* descr : {"<u2", "<V2", "|V2"}) {
-    EXPECT_THAT(open(npy(dictionary(descr, "(3,)"), bfloat), true).read_floats().values,
+    EXPECT_THAT(open(npy(dictionary(descr, "(3,)"), bfloat), true).read_floats(silent_).values,
                 ElementsAre(1, -2, 0x1p-133f));
     EXPECT_THAT(error_of(npy(dictionary(descr, "(3,)"), bfloat)), HasSubstr("--bfloat16"));
   }
@@ -190,8 +191,8 @@ TEST_F(NpyTest, SurvivesChangedBytes) {
       std::string damaged = whole;
       damaged[i] = c;
       try {
-        const NpyFile file = open(damaged, true);
-        EXPECT_EQ(file.read_floats().values.size(), file.num_values());
+        const FloatTensor file = open(damaged, true);
+        EXPECT_EQ(file.read_floats(silent_).values.size(), file.num_values());
       } catch (const NpyError& error) {
         EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
       }
@@ -201,9 +202,9 @@ TEST_F(NpyTest, SurvivesChangedBytes) {
 TEST_F(NpyTest, NamesFilesThatCannotBeRead) {
   EXPECT_THAT(error_of(""), HasSubstr("not an .npy file"));
   std::filesystem::remove_all(path_);
-  EXPECT_THROW(NpyFile(path_, false), NpyError);
+  EXPECT_THROW(open_npy(path_, false), NpyError);
   std::filesystem::create_directory(path_);
-  EXPECT_THROW(NpyFile(path_, false), NpyError);
+  EXPECT_THROW(open_npy(path_, false), NpyError);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ MAY_INCLUDE = {
     "formats": {"base"},
     "math": {"base", "formats", "boost"},
     "kernels": {"base", "formats", "hwy"},
-    "codecs": {"base", "formats", "math", "kernels", "xxhash"},
+    "codecs": {"base", "formats", "math", "kernels", "xxhash", "json"},
     "torch": {"base", "formats", "math", "kernels", "codecs", "libtorch"},
     "program": {"base", "formats", "math", "kernels", "codecs", "cli11", "json"},
     # The two programs print the same tables.
@@ -36,6 +36,7 @@ PUBLIC_LAYER = {
     "format_choice.h": "math",
     "pruning.h": "math",
     "steps.h": "math",
+    "container.h": "codecs",
     "fit.h": "codecs",
     "measure.h": "codecs",
     "gradient_plan.h": "codecs",

@@ -1,6 +1,5 @@
 """slimgrad encode, decode and inspect, run as users run them."""
 
-import json
 import resource
 import struct
 import subprocess
@@ -9,7 +8,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from test_program import PROGRAM, fail, gradient, read_json, save, succeed
+from program_runs import PROGRAM, bfloat16, fail, gradient, read_json, safetensors, save, succeed
 
 import slimgrad as sg
 
@@ -37,7 +36,7 @@ def test_lossless_gives_back_the_file(tmp_path, dtype, coder):
 
 
 def test_bfloat16(tmp_path):
-    source = save(tmp_path / "x.npy", (gradient().astype("f4").view("u4") >> 16).astype("u2"))
+    source = save(tmp_path / "x.npy", bfloat16(gradient()))
     assert "--bfloat16" in fail("encode", source, tmp_path / "x.sg")
     succeed("encode", source, tmp_path / "x.sg", "--bfloat16")
     assert read_json("inspect", tmp_path / "x.sg")["tensors"][0]["dtype"] == "bfloat16"
@@ -79,27 +78,13 @@ def test_lossy_modes(tmp_path):
         assert np.abs(np.load(tmp_path / "back.npy") - x).max() <= tolerance * 1.0001
 
 
-def safetensors(path, tensors, metadata=None):
-    header = {} if metadata is None else {"__metadata__": metadata}
-    offset = 0
-    for name, (dtype, array) in tensors.items():
-        end = offset + array.nbytes
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    data = b"".join(array.tobytes() for _, array in tensors.values())
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return path
-
-
 @pytest.fixture
 def model_file(tmp_path):
     tensors = {
         "odd bytes": ("BOOL", np.array([True, False, True])),
         "weight": ("F32", gradient().astype("f4").reshape(100, 200)),
         "half": ("F16", gradient(999).astype("f2")),
-        "brain": ("BF16", (gradient(1000).astype("f4").view("u4") >> 16).astype("u2")),
+        "brain": ("BF16", bfloat16(gradient(1000))),
         "steps": ("I64", np.arange(7)),
         "empty": ("F32", np.zeros((0, 3), "f4")),
     }
@@ -162,6 +147,16 @@ def test_memory_does_not_grow_with_the_file(tmp_path, kind):
     assert np.array_equal(np.memmap(back, np.uint8), np.memmap(source, np.uint8))
     back.unlink()
     assert {f.name for f in tmp_path.iterdir()} == {"x.sg", source.name}
+
+
+def test_one_tensor_at_a_time_is_in_memory(tmp_path):
+    """Forty of 4 MiB, in less than a third of what they take together."""
+    values = gradient(1 << 20).astype("f4")
+    path = safetensors(tmp_path / "x.safetensors", {f"t{i}": ("F32", values) for i in range(40)})
+    limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (48 << 20, 48 << 20))  # noqa: E731
+    done = subprocess.run([PROGRAM, "measure", path], capture_output=True, preexec_fn=limit)
+    assert done.returncode == 0, done.stderr
+    assert b"t39" in done.stdout
 
 
 def test_a_file_that_becomes_shorter(tmp_path):
@@ -237,6 +232,8 @@ def test_misuse(tmp_path):
     out = tmp_path / "x.sg"
     assert "2 to 8 bits" in fail("encode", source, out, "--mode", "uniform", "--bits", 9)
     assert "lossless" in fail("encode", source, out, "--mode", "tiny")
+    for flag in ("--bits", "--scale", "--threshold", "--threads"):
+        assert "-1" in fail("encode", source, out, flag, -1, "--mode", "pruned")
     assert not out.exists()
     succeed("encode", source, out)
     assert ".npy" in fail("decode", out, tmp_path / "x.safetensors")
