@@ -133,9 +133,10 @@ class SoftplusImpl : public FewbitModule<SoftplusImpl> {
  public:
   explicit SoftplusImpl(const FewbitOptions& kept = {},
                         const torch::nn::SoftplusOptions& options = {})
-      : FewbitModule(
-            {"softplus", {{"beta", options.beta()}}, {options.beta(), options.threshold()}}, kept) {
-  }
+      : FewbitModule({"softplus",
+                      {{"beta", options.beta()}, {"threshold", options.threshold()}},
+                      {options.beta(), options.threshold()}},
+                     kept) {}
 };
 TORCH_MODULE(Softplus);
 

@@ -53,7 +53,7 @@ using ActivationParams = std::map<std::string, double, std::less<>>;
 std::vector<std::string_view> activation_names();
 
 // The derivative of an activation. Parameters that are left out have torch's defaults:
-//   elu, celu: alpha = 1; leaky_relu: negative_slope = 0.01; softplus: beta = 1;
+//   elu, celu: alpha = 1; leaky_relu: negative_slope = 0.01; softplus: beta = 1, threshold = 20;
 //   hardshrink, softshrink: lambd = 0.5; hardtanh: min_val = -1, max_val = 1; threshold: threshold
 //   = 0. Others take none. "gelu_erf" is another name for "gelu".
 // At a jump itself, a table gives the level of the left piece; torch sometimes takes the right one.

@@ -156,8 +156,8 @@ def softsign(x, bits=3, interval=None, weight=WEIGHT):
 
 
 def softplus(x, beta=1.0, threshold=20.0, bits=3, interval=None, weight=WEIGHT):
-    params = {"beta": beta}
-    return _activate(x, "softplus", bits, interval, weight, params=params, extra=(threshold,))
+    params = {"beta": beta, "threshold": threshold}
+    return _activate(x, "softplus", bits, interval, weight, params=params)
 
 
 def elu(x, alpha=1.0, inplace=False, bits=3, interval=None, weight=WEIGHT):

@@ -22,8 +22,8 @@
 //     3 bits   w0: rows 0..9     w1: rows 10..19    w2: rows 20..29
 //              top(w2) << 4 | top(w1) << 2 | top(w0) = row 31 << 3 | row 30,   top(w) = w >> 30
 //
-// The last block is as long as all others; the codes behind the end of the array are zero. An array
-// of n elements takes ceil(n / 512) * 64 * bits bytes, and an empty one none.
+// The last block is as long as all others; the codes behind the end of the array are the highest.
+// An array of n elements takes ceil(n / 512) * 64 * bits bytes, and an empty one none.
 #ifndef SLIMGRAD_FORMATS_FEWBIT_H_
 #define SLIMGRAD_FORMATS_FEWBIT_H_
 

@@ -1,8 +1,8 @@
 // Few-bit codes of an array (formats/fewbit.h has the layout), and what backward does with them.
 //
 // A step table with 2^bits levels gives x the code i with borders[i-1] < x <= borders[i], that is,
-// the number of borders below x; of |x| if `is_even`. NaN has the code 0, because it is above no
-// border: the function's own value is NaN there, so the loss tells.
+// the number of borders below x; of |x| if `is_even`. NaN has the highest code, as if it lay above
+// all borders: so a ReLU is open there, as torch's is, and hides no NaN that flows back.
 //
 // Every version gives the same bits: comparisons are exact, and the product of gradient and level
 // is one float32 multiplication, rounded once more if the array has 16-bit elements. At most one
@@ -28,7 +28,7 @@ struct StepLookup {
   float levels[16] = {};   // 2^bits
 };
 
-// Writes the codes of all blocks of `values`, the last one padded with zeros.
+// Writes the codes of all blocks of `values`, the last one padded with NaN.
 // REQUIRES: codes.size() is fewbit::packed_bytes(values.size(), bits) / 4.
 template <typename T>
 void pack_codes_scalar(std::span<const T> values, const StepLookup& steps,

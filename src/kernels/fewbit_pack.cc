@@ -23,17 +23,18 @@ namespace slimgrad::kernels {
 namespace HWY_NAMESPACE {
 
 // The code of x by binary search: after k comparisons the upper k bits of the code are known, and
-// the next border is one of 2^k.
+// the next border is one of 2^k. What is found is the complement of the code, the number of borders
+// that are not below x: NaN fails every comparison, and so has the highest code.
 template <int kBits>
 class Search {
  public:
   HWY_INLINE explicit Search(const float* borders) : rest_(middle(borders)), last_(last(borders)) {}
 
-  HWY_INLINE Codes code(Floats x) const {
+  HWY_INLINE Codes complement(Floats x) const {
     const U32 u32;
-    const Codes upper = rest_.code(x);
-    const auto is_above = hn::VecFromMask(u32, hn::RebindMask(u32, hn::Gt(x, last_.at(upper))));
-    return hn::Sub(hn::Add(upper, upper), is_above);  // A true mask is -1.
+    const Codes upper = rest_.complement(x);
+    const auto is_within = hn::VecFromMask(u32, hn::RebindMask(u32, hn::Le(x, last_.at(upper))));
+    return hn::Sub(hn::Add(upper, upper), is_within);  // A true mask is -1.
   }
 
  private:
@@ -48,11 +49,11 @@ class Search {
       entries.values[i] = borders[2 * i + 1];
     return entries;
   }
-  // Borders 0, 2, 4, ...: what the last comparison is with.
+  // Borders ..., 4, 2, 0, by complements: what the last comparison is with.
   static Entries last(const float* borders) {
     Entries entries = {};
-    for (std::size_t i = 0; i < std::size_t{1} << (kBits - 1); ++i)
-      entries.values[i] = borders[2 * i];
+    constexpr std::size_t kCount = std::size_t{1} << (kBits - 1);
+    for (std::size_t i = 0; i < kCount; ++i) entries.values[i] = borders[2 * (kCount - 1 - i)];
     return entries;
   }
 
@@ -65,10 +66,10 @@ class Search<1> {
  public:
   HWY_INLINE explicit Search(const float* borders) : border_(hn::Set(F32(), borders[0])) {}
 
-  HWY_INLINE Codes code(Floats x) const {
+  HWY_INLINE Codes complement(Floats x) const {
     const U32 u32;
-    const auto is_above = hn::RebindMask(u32, hn::Gt(x, border_));
-    return hn::IfThenElseZero(is_above, hn::Set(u32, 1));
+    const auto is_within = hn::RebindMask(u32, hn::Le(x, border_));
+    return hn::IfThenElseZero(is_within, hn::Set(u32, 1));
   }
 
  private:
@@ -77,7 +78,7 @@ class Search<1> {
 
 // Packs a block. Rows are read from the first to the last, because a prefetcher follows nothing
 // else: from memory, any other order takes four times as long. A word grows from its top: each new
-// code pushes the earlier ones down.
+// code pushes the earlier ones down. Codes are complements until their words are complete.
 template <int kBits, bool kEven, typename T>
 HWY_INLINE void pack_block(const T* values, const Search<kBits>& search, std::uint32_t* words) {
   const F32 f32;
@@ -87,7 +88,7 @@ HWY_INLINE void pack_block(const T* values, const Search<kBits>& search, std::ui
   const auto code_at = [&](std::size_t row, std::size_t v) HWY_ATTR {
     Floats x = load_floats(f32, values + row * fewbit::kNumColumns + v * hn::MaxLanes(f32));
     if constexpr (kEven) x = hn::Abs(x);
-    return search.code(x);
+    return search.complement(x);
   };
   Codes packed[kBits][kNumVectors];
   for (std::size_t w = 0; w < kBits; ++w) {
@@ -107,7 +108,8 @@ HWY_INLINE void pack_block(const T* values, const Search<kBits>& search, std::ui
   }
   for (std::size_t w = 0; w < kBits; ++w)
     for (std::size_t v = 0; v < kNumVectors; ++v)
-      hn::StoreU(packed[w][v], u32, words + w * fewbit::kNumColumns + v * hn::MaxLanes(f32));
+      hn::StoreU(hn::Not(packed[w][v]), u32,
+                 words + w * fewbit::kNumColumns + v * hn::MaxLanes(f32));
 }
 
 template <int kBits, bool kEven, typename T>
@@ -160,10 +162,12 @@ namespace {
 
 HWY_EXPORT(pack_blocks_of_any);
 
+constexpr float kPadding = std::numeric_limits<float>::quiet_NaN();
+
 std::uint32_t code_of(float x, const StepLookup& steps) {
   if (steps.is_even) x = std::fabs(x);
   std::uint32_t code = 0;
-  for (int i = 0; i + 1 < 1 << steps.bits; ++i) code += x > steps.borders[i];
+  for (int i = 0; i + 1 < 1 << steps.bits; ++i) code += !(x <= steps.borders[i]);  // NaN: all
   return code;
 }
 
@@ -186,12 +190,14 @@ template <typename T>
 void pack_codes_scalar(std::span<const T> values, const StepLookup& steps,
                        std::span<std::uint32_t> codes) noexcept {
   std::fill(codes.begin(), codes.end(), 0u);
-  for (std::size_t i = 0; i < values.size(); ++i) {
+  const std::size_t num_coded = fewbit::num_blocks(values.size()) * fewbit::kBlockValues;
+  for (std::size_t i = 0; i < num_coded; ++i) {
+    const float value = i < values.size() ? to_float(values[i]) : kPadding;
     const std::size_t e = i % fewbit::kBlockValues;
     std::uint32_t* block =
         codes.data() + i / fewbit::kBlockValues * fewbit::block_words(steps.bits);
     set_code(block, e / fewbit::kNumColumns, e % fewbit::kNumColumns, steps.bits,
-             code_of(to_float(values[i]), steps));
+             code_of(value, steps));
   }
 }
 
@@ -204,8 +210,7 @@ void pack_codes(std::span<const T> values, const StepLookup& steps,
   const std::span<const T> tail = values.subspan(num_whole * fewbit::kBlockValues);
   if (tail.empty()) return;
   T padded[fewbit::kBlockValues];
-  std::fill(std::copy(tail.begin(), tail.end(), padded), std::end(padded),
-            from_float<T>(std::numeric_limits<float>::quiet_NaN()));  // has the code zero
+  std::fill(std::copy(tail.begin(), tail.end(), padded), std::end(padded), from_float<T>(kPadding));
   HWY_DYNAMIC_DISPATCH(pack_blocks_of_any)
   (padded, 1, steps, codes.data() + num_whole * fewbit::block_words(steps.bits));
 }

@@ -76,9 +76,13 @@ class Parameters {
       : activation_(activation), given_(given) {}
 
   double take(std::string_view name, double otherwise) {
+    const double value = take_any(name, otherwise);
+    check(std::isfinite(value), kOp, "a finite " + std::string(name), value);
+    return value;
+  }
+  double take_any(std::string_view name, double otherwise) {
     const auto found = given_.find(name);
     if (found == given_.end()) return otherwise;
-    check(std::isfinite(found->second), kOp, "a finite " + found->first, found->second);
     ++num_taken_;
     return found->second;
   }
@@ -152,7 +156,10 @@ constexpr Activation kActivations[] = {
     {"softplus",
      [](Parameters& p) -> StepTarget {
        const double beta = p.take_positive("beta", 1);
-       return {[=](double x) { return sigmoid(beta * x); }, {0.0}};
+       const double threshold = p.take_any("threshold", 20);  // torch's is the identity above it
+       const double jump = std::isfinite(threshold / beta) ? threshold / beta : 0;
+       return {[=](double x) { return beta * x > threshold ? 1.0 : sigmoid(beta * x); },
+               {0.0, jump}};
      }},
     {"elu", [](Parameters& p) { return exponential_unit(1, p.take("alpha", 1), 1); }},
     {"celu", [](Parameters& p) { return exponential_unit(1, 1, p.take_positive("alpha", 1)); }},

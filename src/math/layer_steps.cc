@@ -17,10 +17,10 @@ double below(double x) {
 
 StepTable ramp(double at, double level_below) { return {{at}, {level_below, 1.0}, 0, false}; }
 
-// torch: 1 for low < x < high, otherwise 0. The fourth level is never reached.
+// torch: 1 for low < x < high, otherwise 0. The fourth level is that of NaN (kernels/fewbit.h).
 StepTable box(double low, double high) {
   if (low == -high) return {{below(high)}, {1.0, 0.0}, 0, true};
-  return {{low, below(high), kInfinity}, {0.0, 1.0, 0.0, 0.0}, 0, false};
+  return {{low, below(high), kInfinity}, {0.0, 1.0, 0.0, 1.0}, 0, false};
 }
 
 // The table of an activation with a piecewise constant derivative.

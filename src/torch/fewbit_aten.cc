@@ -50,8 +50,9 @@ at::Tensor shifts_of_rows(std::int64_t num_rows, std::int64_t bits, const at::Te
 
 at::Tensor packed(const at::Tensor& code, int bits) {
   const std::int64_t num_blocks = (code.numel() + kBlock - 1) / kBlock;
-  const at::Tensor rows = at::constant_pad_nd(code, {0, num_blocks * kBlock - code.numel()})
-                              .view({num_blocks, kRows, kColumns});
+  const at::Tensor rows =
+      at::constant_pad_nd(code, {0, num_blocks * kBlock - code.numel()}, (1 << bits) - 1)
+          .view({num_blocks, kRows, kColumns});
   const auto word_rows = static_cast<std::int64_t>(fewbit::rows_per_word(bits));
   const at::Tensor shifts = shifts_of_rows(word_rows, bits, code);
   std::vector<at::Tensor> words;
@@ -90,7 +91,7 @@ at::Tensor codes_of(const at::Tensor& x, const kernels::StepLookup& steps) {
   at::Tensor values = in_memory_order(dense_like_result(x)).to(at::kFloat);
   if (steps.is_even) values = values.abs();
   at::Tensor code = at::zeros({x.numel()}, x.options().dtype(at::kLong));
-  for (int i = 0; i + 1 < 1 << steps.bits; ++i) code += values > steps.borders[i];
+  for (int i = 0; i + 1 < 1 << steps.bits; ++i) code += (values <= steps.borders[i]).logical_not_();
   return packed(code, steps.bits);
 }
 

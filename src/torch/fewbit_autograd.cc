@@ -5,6 +5,7 @@
 // activation checkpointing, at no cost.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -64,6 +65,13 @@ void call_backward_inplace(at::Tensor& grad, const at::Tensor& codes, at::ArrayR
 
 // ---- autograd ----------------------------------------------------------------------------------
 
+// The strides of the dense tensor whose storage order the codes of y have (fewbit_ops.h): an output
+// of its own has them already; y may have holes where it was written in place, into a slice.
+std::vector<c10::SymInt> strides_of_codes(const at::Tensor& y) {
+  if (y.is_non_overlapping_and_dense()) return y.sym_strides().vec();
+  return at::empty_like(y, y.options().device(at::kMeta)).sym_strides().vec();
+}
+
 struct FewbitActivation : Function<FewbitActivation> {
   static constexpr bool is_traceable = true;  // for compiled autograd
 
@@ -81,7 +89,7 @@ struct FewbitActivation : Function<FewbitActivation> {
     }
     context->save_for_backward({codes});
     context->saved_data["levels"] = levels;
-    context->saved_data["strides"] = c10::IValue(y.sym_strides());
+    context->saved_data["strides"] = strides_of_codes(y);
     return y;
   }
 
@@ -133,6 +141,7 @@ void fewbit_activation_inplace_autograd(at::Tensor& x, std::string_view name,
                                         at::ArrayRef<double> levels, bool even) {
   check_table("fewbit_activation_", borders, levels, even);
   if (needs_grad(x)) {
+    torch::autograd::check_inplace(x, true);  // apply() asks too, but only after it has written
     FewbitActivation::apply(x, std::string(name), params.vec(), borders.vec(), levels.vec(), even,
                             true);
     return;

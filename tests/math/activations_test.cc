@@ -95,6 +95,9 @@ TEST(Activations, ParametersHaveTheirMeaning) {
   EXPECT_DOUBLE_EQ(at("elu", {{"alpha", 0.5}}, -2), 0.5 * std::exp(-2.0));
   EXPECT_DOUBLE_EQ(at("celu", {{"alpha", 0.5}}, -2), std::exp(-4.0));
   EXPECT_DOUBLE_EQ(at("softplus", {{"beta", 3}}, 0.7), 1 / (1 + std::exp(-2.1)));
+  EXPECT_DOUBLE_EQ(at("softplus", {{"beta", 3}, {"threshold", 2}}, 0.6), 1 / (1 + std::exp(-1.8)));
+  EXPECT_EQ(at("softplus", {{"beta", 3}, {"threshold", 2}}, 0.7), 1);
+  EXPECT_LT(at("softplus", {{"threshold", INFINITY}}, 25), 1);
   EXPECT_EQ(at("leaky_relu", {{"negative_slope", 0.2}}, -2), 0.2);
   EXPECT_EQ(at("hardshrink", {{"lambd", 2}}, 1.5), 0);
   EXPECT_EQ(at("softshrink", {{"lambd", 1}}, 1.5), 1);

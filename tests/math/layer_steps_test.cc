@@ -11,7 +11,7 @@ namespace {
 // The level of x, as a layer finds it: in float32, by counting the borders below.
 double level_at(const StepTable& table, float x) {
   const float at = table.even ? std::fabs(x) : x;
-  const auto above = [&](double border) { return at > static_cast<float>(border); };
+  const auto above = [&](double border) { return !(at <= static_cast<float>(border)); };
   const auto code = std::count_if(table.borders.begin(), table.borders.end(), above);
   return table.levels[static_cast<std::size_t>(code)];
 }
@@ -38,6 +38,10 @@ TEST(LayerSteps, ExactOnBothSidesOfEveryJump) {
   EXPECT_EQ(relu6.levels.size(), 4u);
   for (const float x : {-1.0f, 0.0f, 6.0f, 7.0f}) EXPECT_EQ(level_at(relu6, x), 0) << x;
   for (const float x : {next(0.0f), previous(6.0f)}) EXPECT_EQ(level_at(relu6, x), 1) << x;
+
+  // NaN is above all borders, where torch lets the gradient through: always in ReLU and threshold,
+  // in relu6 it depends on the element's place in a vector.
+  for (const StepTable& open : {relu, threshold, relu6}) EXPECT_EQ(level_at(open, NAN), 1);
 
   const StepTable hardtanh = layer_steps("hardtanh", {}, 3);
   EXPECT_TRUE(hardtanh.even);
