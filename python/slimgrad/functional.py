@@ -9,7 +9,10 @@ piecewise constant derivative: they are exact and keep the 1 or 2 bits that take
 says.
 
 ``interval`` and ``weight`` choose the step table, as in ``sg.steps``; by default (-10, 10) and
-"normal".
+"normal". Beyond the outermost borders the gradient is multiplied with a constant, not with a slope
+that vanishes (sigmoid with 3 bits: 0.0663): put no loss behind that divides by the slope, such as
+BCELoss behind sigmoid or atanh behind tanh. docs/activations.md has the tails of all tables and
+how far each is off at most.
 """
 
 from __future__ import annotations
@@ -70,6 +73,8 @@ def leaky_relu(x, negative_slope=0.01, inplace=False, bits=1):
 def rrelu(x, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False, bits=1):
     """In evaluation a leaky_relu. In training torch's own: its slope is random for each element."""
     dense_tensor(x, "rrelu")
+    if lower > upper:
+        raise ValueError(f"[rrelu] expected lower <= upper, got {lower} and {upper}")
     if training:
         return torch.nn.functional.rrelu(x, lower, upper, True, inplace)
     return leaky_relu(x, (lower + upper) / 2, inplace, bits)

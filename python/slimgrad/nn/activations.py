@@ -2,7 +2,8 @@
 
 Each takes torch's arguments and by keyword ``bits`` (1 to 4; "exact" for GELU, SiLU and Mish), and
 where the table is an approximation ``interval`` and ``weight``. An activation whose derivative is
-piecewise constant is exact and keeps the 1 or 2 bits that takes.
+piecewise constant is exact and keeps the 1 or 2 bits that takes. What a table does in its tails,
+and which losses must not follow, is in docs/activations.md.
 """
 
 from __future__ import annotations
@@ -58,125 +59,125 @@ class _Approximate(_Fewbit):
 
 
 class ReLU(_Fewbit, nn.ReLU):
-    def forward(self, x):
-        return F.relu(x, self.inplace, bits=self.bits)
+    def forward(self, input):
+        return F.relu(input, self.inplace, bits=self.bits)
 
 
 class LeakyReLU(_Fewbit, nn.LeakyReLU):
-    def forward(self, x):
-        return F.leaky_relu(x, self.negative_slope, self.inplace, bits=self.bits)
+    def forward(self, input):
+        return F.leaky_relu(input, self.negative_slope, self.inplace, bits=self.bits)
 
 
 class RReLU(_Fewbit, nn.RReLU):
     """One bit in evaluation; in training torch's own, whose slope is random for each element."""
 
-    def forward(self, x):
-        return F.rrelu(x, self.lower, self.upper, self.training, self.inplace, bits=self.bits)
+    def forward(self, input):
+        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace, bits=self.bits)
 
 
 class PReLU(_Fewbit, nn.PReLU):
     """One bit while the weight is frozen. The gradient of a weight that learns needs the input
     where it is negative, and then this is torch's own."""
 
-    def forward(self, x):
+    def forward(self, input):
         if self.weight.requires_grad and torch.is_grad_enabled():
-            return super().forward(x)
-        return F.prelu(x, self.weight)
+            return super().forward(input)
+        return F.prelu(input, self.weight)
 
 
 class Threshold(_Fewbit, nn.Threshold):
-    def forward(self, x):
-        return F.threshold(x, self.threshold, self.value, self.inplace, bits=self.bits)
+    def forward(self, input):
+        return F.threshold(input, self.threshold, self.value, self.inplace, bits=self.bits)
 
 
 class ReLU6(_Fewbit, nn.ReLU6):
-    def forward(self, x):
-        return F.relu6(x, self.inplace, bits=self.bits)
+    def forward(self, input):
+        return F.relu6(input, self.inplace, bits=self.bits)
 
 
 class Hardtanh(_Fewbit, nn.Hardtanh):
-    def forward(self, x):
-        return F.hardtanh(x, self.min_val, self.max_val, self.inplace, bits=self.bits)
+    def forward(self, input):
+        return F.hardtanh(input, self.min_val, self.max_val, self.inplace, bits=self.bits)
 
 
 class Hardsigmoid(_Fewbit, nn.Hardsigmoid):
-    def forward(self, x):
-        return F.hardsigmoid(x, self.inplace, bits=self.bits)
+    def forward(self, input):
+        return F.hardsigmoid(input, self.inplace, bits=self.bits)
 
 
 class Hardshrink(_Fewbit, nn.Hardshrink):
-    def forward(self, x):
-        return F.hardshrink(x, self.lambd, bits=self.bits)
+    def forward(self, input):
+        return F.hardshrink(input, self.lambd, bits=self.bits)
 
 
 class Softshrink(_Fewbit, nn.Softshrink):
-    def forward(self, x):
-        return F.softshrink(x, self.lambd, bits=self.bits)
+    def forward(self, input):
+        return F.softshrink(input, self.lambd, bits=self.bits)
 
 
 class GELU(_Approximate, nn.GELU):
-    def forward(self, x):
-        return F.gelu(x, self.approximate, **self._table)
+    def forward(self, input):
+        return F.gelu(input, self.approximate, **self._table)
 
 
 class SiLU(_Approximate, nn.SiLU):
-    def forward(self, x):
-        return F.silu(x, self.inplace, **self._table)
+    def forward(self, input):
+        return F.silu(input, self.inplace, **self._table)
 
 
 class Mish(_Approximate, nn.Mish):
-    def forward(self, x):
-        return F.mish(x, self.inplace, **self._table)
+    def forward(self, input):
+        return F.mish(input, self.inplace, **self._table)
 
 
 class Hardswish(_Approximate, nn.Hardswish):
-    def forward(self, x):
-        return F.hardswish(x, self.inplace, **self._table)
+    def forward(self, input):
+        return F.hardswish(input, self.inplace, **self._table)
 
 
 class Sigmoid(_Approximate, nn.Sigmoid):
-    def forward(self, x):
-        return F.sigmoid(x, **self._table)
+    def forward(self, input):
+        return F.sigmoid(input, **self._table)
 
 
 class LogSigmoid(_Approximate, nn.LogSigmoid):
-    def forward(self, x):
-        return F.logsigmoid(x, **self._table)
+    def forward(self, input):
+        return F.logsigmoid(input, **self._table)
 
 
 class Tanh(_Approximate, nn.Tanh):
-    def forward(self, x):
-        return F.tanh(x, **self._table)
+    def forward(self, input):
+        return F.tanh(input, **self._table)
 
 
 class Tanhshrink(_Approximate, nn.Tanhshrink):
-    def forward(self, x):
-        return F.tanhshrink(x, **self._table)
+    def forward(self, input):
+        return F.tanhshrink(input, **self._table)
 
 
 class Softsign(_Approximate, nn.Softsign):
-    def forward(self, x):
-        return F.softsign(x, **self._table)
+    def forward(self, input):
+        return F.softsign(input, **self._table)
 
 
 class Softplus(_Approximate, nn.Softplus):
-    def forward(self, x):
-        return F.softplus(x, self.beta, self.threshold, **self._table)
+    def forward(self, input):
+        return F.softplus(input, self.beta, self.threshold, **self._table)
 
 
 class ELU(_Approximate, nn.ELU):
-    def forward(self, x):
-        return F.elu(x, self.alpha, self.inplace, **self._table)
+    def forward(self, input):
+        return F.elu(input, self.alpha, self.inplace, **self._table)
 
 
 class CELU(_Approximate, nn.CELU):
-    def forward(self, x):
-        return F.celu(x, self.alpha, self.inplace, **self._table)
+    def forward(self, input):
+        return F.celu(input, self.alpha, self.inplace, **self._table)
 
 
 class SELU(_Approximate, nn.SELU):
-    def forward(self, x):
-        return F.selu(x, self.inplace, **self._table)
+    def forward(self, input):
+        return F.selu(input, self.inplace, **self._table)
 
 
 class Stepwise(nn.Module):
@@ -187,10 +188,10 @@ class Stepwise(nn.Module):
         self.function = function
         self.table = table
 
-    def forward(self, x):
-        if not (torch.is_grad_enabled() and x.requires_grad):
-            return self.function(x)
-        return F.stepwise(x, self.function, self.table)
+    def forward(self, input):
+        if not (torch.is_grad_enabled() and input.requires_grad):
+            return self.function(input)
+        return F.stepwise(input, self.function, self.table)
 
     def extra_repr(self) -> str:
         return f"levels={len(self.table.levels)}"

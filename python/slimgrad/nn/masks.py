@@ -10,19 +10,19 @@ from .. import functional as F
 class Dropout(nn.Dropout):
     """torch's dropout, same mask for the same seed; keeps one bit an element instead of a float."""
 
-    def forward(self, x):
+    def forward(self, input):
         if self.inplace:
-            return super().forward(x)
-        return F.dropout(x, self.p, self.training)
+            return super().forward(input)
+        return F.dropout(input, self.p, self.training)
 
 
 class MaxPool2d(nn.MaxPool2d):
     """torch's max pooling; keeps 4 bits an output (which place of the window) instead of the input
     and a 64-bit index an output. For windows of up to 16 places; others are torch's own."""
 
-    def forward(self, x):
+    def forward(self, input):
         return F.max_pool2d(
-            x,
+            input,
             self.kernel_size,
             self.stride,
             self.padding,
