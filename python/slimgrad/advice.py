@@ -22,14 +22,40 @@ def _remedy(prune: Prune) -> str:
     return "prune less overall, exclude it, or give it a cosine of its own with targets="
 
 
-def budget_advice(report: dict[str, dict], prune: Prune | None) -> list[str]:
-    """Whether an allocation over all layers found room for its sparsity; a sentence if not."""
-    if prune is None or prune.allocation == "uniform" or prune.sparse_backward:
-        return []
+def model_advice(report: dict[str, dict], prune: Prune | None) -> list[str]:
+    """Sentences about all layers together; none if all is well."""
     rows = [row for row in report.values() if row["calls"] and row["compressed"]]
+    if prune is None or not rows:
+        return []
+    return _too_sparse(rows, prune) + _out_of_reach(rows, prune)
+
+
+def _too_sparse(rows: list[dict], prune: Prune) -> list[str]:
+    """Where most layers are harmed, no exclusion helps: the sparsity is too high for the model."""
+    harmed = sum(row["cosine"] < LEAST_COSINE for row in rows)
+    if harmed < 3 or harmed <= len(rows) / 2:
+        return []
+    remedy = "prune less, language models for example to 0.5"
+    if not prune.sparse_backward:
+        remedy += (
+            f", or for the weight's gradient alone, whose noise stays in its layer: "
+            f"Prune(weight={prune.sparsity:g}, input=0)"
+        )
+    elif prune.input > 0:
+        remedy += ", above all with input=0: noise in the input's gradient runs through all layers"
+    return [
+        f"{harmed} of {len(rows)} pruned gradients keep a cosine below {LEAST_COSINE:g}, the "
+        f"sparsity is too high for this model; {remedy} (docs/results.md)"
+    ]
+
+
+def _out_of_reach(rows: list[dict], prune: Prune) -> list[str]:
+    """Whether an allocation over all layers found room for its sparsity."""
+    if prune.allocation == "uniform" or prune.sparse_backward:
+        return []
     elements = sum(row["elements"] for row in rows)
     zeros = sum(row["sparsity"] * row["elements"] for row in rows)
-    if not elements or zeros > (prune.sparsity - LARGEST_SHORTFALL) * elements:
+    if zeros > (prune.sparsity - LARGEST_SHORTFALL) * elements:
         return []
     return [
         f"all layers together have {zeros / elements:.2f} zeros instead of {prune.sparsity:.2f}: "

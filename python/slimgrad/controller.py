@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ._library import ops
-from .advice import advice, budget_advice
+from .advice import advice, model_advice
 from .gate import GradientGate
 from .gradients import LossScale, Prune, Quantize, parse_gradients
 from .nn.convert import ConversionReport, convert_activations
@@ -161,11 +161,11 @@ class Controller:
     def warnings(self) -> list[str]:
         """Where the last backward pass harmed a layer, in words, with what helps."""
         report = self.report()
-        return [
+        return model_advice(report, self.prune) + [
             sentence
             for name, row in report.items()
             for sentence in advice(name, row, self.prune, self.quantize)
-        ] + budget_advice(report, self.prune)
+        ]
 
     def summary(self) -> str:
         """A table of every layer: spread, sparsity wanted and achieved, errors, format, scale."""
@@ -420,8 +420,7 @@ def _names_of_gates(
     layers = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, _LAYERS)
-        and _refusal(name, module, include, exclude, sparse) is None
+        if isinstance(module, _LAYERS) and _refusal(name, module, include, exclude, sparse) is None
     ]
     if not sparse:
         return layers

@@ -68,7 +68,8 @@ class Allocation(list):
 
 
 def allocate(
-    layers: Sequence[TensorStats | dict[str, Any]] | Mapping[Hashable, TensorStats | dict[str, Any]],
+    layers: Sequence[TensorStats | dict[str, Any]]
+    | Mapping[Hashable, TensorStats | dict[str, Any]],
     sparsity: float,
     objective: str = "min_cosine",
     cap: float = 0.98,

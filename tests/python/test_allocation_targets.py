@@ -208,7 +208,7 @@ def test_names_of_nothing_are_refused_before_anything_changes(name):
 
 def test_a_product_that_is_not_pruned_has_no_target():
     prune = sg.Prune(weight=0.8, input=0, allocation="targets", targets={"conv1.input": 0.9})
-    with pytest.raises(ValueError, match="there are: conv1.weight, conv2.weight"):
+    with pytest.raises(ValueError, match=r"there are: conv1\.weight, conv2\.weight"):
         sg.compress(Net(), prune)
 
 
@@ -275,6 +275,4 @@ def test_a_target_of_a_layer_that_is_too_small_is_left():
 )
 def test_misuse_of_the_op(layers, cosines):
     with pytest.raises(ValueError, match="target"):
-        ops.allocate_plans_(
-            *measured_plans(), "min_cosine", "empirical", 0.98, layers, cosines
-        )
+        ops.allocate_plans_(*measured_plans(), "min_cosine", "empirical", 0.98, layers, cosines)

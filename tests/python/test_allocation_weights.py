@@ -75,8 +75,8 @@ def test_layers_weigh_what_they_hold(prune, budgets, sample):
 @pytest.mark.parametrize("product, budget", [("weight", 0.8), ("input", 0.6)])
 @pytest.mark.parametrize("name", SIZES)
 def test_a_product_that_became_dense_comes_back(name, product, budget):
-    """A dense product measures nothing. What was measured before stays, so that the allocation gives
-    it a share again, and the others no more than theirs."""
+    """A dense product measures nothing. What was measured before stays, so that the allocation
+    gives it a share again, and the others no more than theirs."""
     model, controller = make(SPARSE)
     gate = controller.gates[f"{name}.{product}"]
     other = next(n for n in SIZES if n != name)
