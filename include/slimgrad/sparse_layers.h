@@ -11,6 +11,10 @@
 //
 // The state is in five tensors that the caller owns and may save; backward writes them: do not run
 // two backward passes through one layer at the same time. Double backward throws.
+//
+// Tensors on the CPU of float32, bfloat16 or float16 are multiplied sparsely, with sums in float32;
+// others densely. Images may have their channels last or first. Draws are numbered in the order of
+// the gradient's memory: the same run in the other layout draws differently, each reproducibly.
 #ifndef SLIMGRAD_SPARSE_LAYERS_H_
 #define SLIMGRAD_SPARSE_LAYERS_H_
 

@@ -12,6 +12,6 @@ def kept_memory() -> int:
 
 
 def release_memory() -> int:
-    """Gives it all back, and returns how many bytes that was. At any time, from any thread; the next
-    backward pass takes fresh memory, which costs it some time."""
+    """Gives it all back, and returns how many bytes that was. At any time, from any thread; the
+    next backward pass takes fresh memory, which costs it some time."""
     return ops.release_memory()

@@ -55,6 +55,9 @@ def expected_cosine(
     return ops.expected_cosine(stats_tensor(what, "expected_cosine"), threshold, method).item()
 
 
+Stats = TensorStats | dict[str, Any]
+
+
 class Allocation(list):
     """The sparsity of every layer; ``thresholds``, ``cosines`` and ``at_cap`` go with it, and the
     ``names`` of the layers if they had any."""

@@ -43,7 +43,7 @@ def test_a_gradient_with_gaps_is_copied_once():
 
 
 def test_dense_products_leave_the_gradient_to_torch():
-    """One that both sides would have to copy: we do not, torch does for each of its two products."""
+    """One that torch copies for each of its two products: there is no copy besides."""
     ours = pair(sg.nn.Conv2d, 16, 24, 3, padding=1, gradients=DENSE)[1]
     x, grad = torch.randn(4, 16, 12, 12), lognormal((4, 24, 12, 24))[..., ::2]
     weight = ours.weight.detach()
