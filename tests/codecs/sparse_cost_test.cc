@@ -117,9 +117,8 @@ TEST(ProductCost, TheBreakEvenIsWhereTheWaysMeet) {
   for (const PricedProduct& p : some_products()) {
     const ProductCost cost = predict_cost(p);
     const double at = cost.break_even();
-    if (at < 1) EXPECT_LE(cost.sparse(at), cost.dense * (1 + 1e-9));
-    if (at > 0 && at < 1) EXPECT_GE(cost.sparse(at - 0.0011), cost.dense * (1 - 1e-9));
-    if (at == 1) EXPECT_GE(cost.sparse(1 - 0.0011), cost.dense * (1 - 1e-9));
+    EXPECT_TRUE(at == 1 || cost.sparse(at) <= cost.dense * (1 + 1e-9)) << at;
+    EXPECT_TRUE(at == 0 || cost.sparse(at - 0.0011) >= cost.dense * (1 - 1e-9)) << at;
   }
 }
 

@@ -127,11 +127,11 @@ class Linear(nn.Linear):
         super().__init__(*args, **kwargs)
         self.add_module(SPARSE, _new_state(gradients, seed))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not torch.is_grad_enabled():
-            return super().forward(x)
+            return super().forward(input)
         state = self._modules[SPARSE]
-        return ops.sparse_linear(x, self.weight, self.bias, *state.tensors(), state.stream)
+        return ops.sparse_linear(input, self.weight, self.bias, *state.tensors(), state.stream)
 
 
 class Conv2d(nn.Conv2d):
