@@ -59,7 +59,7 @@ class PlannedProduct {
     Stopwatch watch;
     const Way way = choose();
     GateReport report;
-    report.elements = layer_.gradient_elements();
+    report.elements = layer_.num_elements();
     report.sparsity_wanted = prunes() ? state_.options.settings.sparsity : 0;
     std::optional<decltype(dense())> result;
     if (way == Way::kDense) {
@@ -97,7 +97,7 @@ class PlannedProduct {
   // A product in warm-up may be timed: that changes nothing.
   bool can_be_sparse() const {
     const GateOptions& options = state_.options;
-    return layer_.can_be_sparse() && layer_.gradient_elements() >= options.min_elements &&
+    return layer_.can_be_sparse() && layer_.num_elements() >= options.min_elements &&
            (state_.calls >= options.warmup || choice_.is_timing()) &&
            (options.settings.prune == PruneKind::kNone || prunes());
   }

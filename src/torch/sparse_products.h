@@ -32,7 +32,7 @@ class LayerBackward {
   // The gradient in the order in which its elements are numbered for random draws, once it is
   // needed: rows are pixels.
   const at::Tensor& gradient();
-  std::int64_t gradient_elements() const { return gradient_.numel(); }
+  std::int64_t num_elements() const { return gradient_.numel(); }
   // The next gradient() lays it out anew, as it would have to for one product alone: for timing.
   void forget_order() { ordered_gradient_ = at::Tensor(); }
 
