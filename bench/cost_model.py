@@ -8,8 +8,8 @@
 Every product of every layer of some networks (bench/layer_shapes.py) is timed densely and at four
 sparsities, through the ops that layers call, sampling and planning and copies included. What a
 network loses is the time with the ways that the model chooses over that with the better way of
-every product, less one: of these layers forward and backward, so that a whole step, which has
-normalisations and activations too, loses less.
+every product, less one: over the products of the backward pass alone, so that a whole step, which
+has a forward pass and other layers too, loses less.
 
 --fit finds the constants of src/codecs/sparse_cost.cc by non-negative least squares of relative
 errors, prints them in the form of that file, and judges them; and also judges, for each network,
@@ -61,15 +61,6 @@ def _backward(layer: Layer, product: str, tensors: tuple, state: SparseState) ->
         ops.sparse_linear_backward(*tensors, wanted, *state.tensors(), 0)
 
 
-def _forward(layer: Layer, tensors: tuple) -> None:
-    _, x, weight = tensors
-    if layer.size:
-        stride, padding, dilation, groups = layer.arguments()
-        torch.conv2d(x, weight, None, stride, padding, dilation, groups)
-    else:
-        torch.nn.functional.linear(x, weight)
-
-
 def _best_times(alternatives: list) -> list[float]:
     """In milliseconds; they take turns."""
     best = [float("inf")] * len(alternatives)
@@ -105,7 +96,6 @@ def measure(network: str, layer: Layer, layout: str, dtype: str) -> list[dict]:
                 "layout": layout,
                 "dtype": dtype,
                 "product": product,
-                "forward_ms": round(_best_times([lambda: _forward(layer, tensors)])[0], 4),
                 "dense_ms": round(times[0], 4),
                 "sparse_ms": [round(t, 4) for t in times[1:]],
             }
@@ -132,12 +122,11 @@ def best_of(rows: list[dict], more: list[dict]) -> list[dict]:
     for row in rows + more:
         key = tuple(row[name] for name in ("network", "layer", "layout", "dtype", "product"))
         other = found.get(key, row)
+        sparse = zip(row["sparse_ms"], other["sparse_ms"], strict=True)
         found[key] = row | {
-            name: min(row[name], other.get(name, row[name])) for name in ("forward_ms", "dense_ms")
+            "dense_ms": min(row["dense_ms"], other["dense_ms"]),
+            "sparse_ms": [min(pair) for pair in sparse],
         }
-        found[key]["sparse_ms"] = [
-            min(p) for p in zip(row["sparse_ms"], other["sparse_ms"], strict=True)
-        ]
     return list(found.values())
 
 
@@ -169,11 +158,8 @@ def losses(rows: list[dict], predict) -> dict[tuple, list[float]]:
         dense, compress, multiply = predict(row)
         for i, (sparsity, sparse_ms) in enumerate(zip(SPARSITIES, row["sparse_ms"], strict=True)):
             is_sparse = compress + (1 - sparsity) * multiply <= dense
-            # The forward pass of a layer is in two rows.
-            forward = row["forward_ms"] / 2
-            chosen_ms = sparse_ms if is_sparse else row["dense_ms"]
-            chosen[key][i] += row["count"] * (forward + chosen_ms)
-            better[key][i] += row["count"] * (forward + min(sparse_ms, row["dense_ms"]))
+            chosen[key][i] += row["count"] * (sparse_ms if is_sparse else row["dense_ms"])
+            better[key][i] += row["count"] * min(sparse_ms, row["dense_ms"])
     return {
         key: [c / b - 1 for c, b in zip(chosen[key], better[key], strict=True)] for key in chosen
     }
@@ -202,6 +188,7 @@ def main() -> None:
         "--from", dest="record", type=Path, help="an earlier record: do not measure"
     )
     parser.add_argument("--again", action="store_true", help="measure, too, and take the better")
+    parser.add_argument("--float16", action="store_true", help="this type, too: takes long")
     parser.add_argument("--fit", action="store_true", help="find the constants anew")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write what was measured and lost as JSON")
@@ -211,9 +198,10 @@ def main() -> None:
     if arguments.record:
         rows = [r for r in json.loads(arguments.record.read_text())["rows"] if "dense_ms" in r]
     if arguments.again or not rows:
-        rows = best_of(rows, sweep(DTYPES))
-        for _ in range(SWEEPS - 1):
+        for _ in range(SWEEPS):
             rows = best_of(rows, sweep(["float32", "bfloat16"]))
+        if arguments.float16:
+            rows = best_of(rows, sweep(["float16"]))
     measured = [dict(row) for row in rows]
     add_terms(rows)
     lost = losses(rows, lambda row: row["nanoseconds"])

@@ -103,7 +103,7 @@ SparseKind sparse_kind(const PricedProduct& p) {
 }
 
 // Whatever survives: the call with its plan; the sample; a pass over the gradient; the input and
-// the weight in padded tiles; sums or lists that begin and end; copies to another layout.
+// the weight in padded tiles; sums or lists that begin and end; what is in another layout.
 constexpr std::size_t kCompressTerms = 7;
 // If all did: vectors of eight that are multiplied, and turns of the loop over survivors.
 constexpr std::size_t kMultiplyTerms = 2;
@@ -127,6 +127,14 @@ Cut cut_of(const PricedProduct& p) {
   return {static_cast<double>(tiles.count()), static_cast<double>(tiles.pixel_size()) / 8, turns};
 }
 
+// Values that the sparse way has to lay out anew, in a copy or while it reads and writes images
+// whose channels come first.
+double turned_values(const PricedProduct& p) {
+  const Sizes sizes(p.shape);
+  const auto copied = static_cast<double>(p.copied);
+  return p.channels_last ? copied : std::max(copied, sizes.gradient + sizes.input);
+}
+
 CompressTerms compress_terms(const PricedProduct& p) {
   const ConvShape& s = p.shape;
   const Sizes sizes(s);
@@ -146,7 +154,7 @@ CompressTerms compress_terms(const PricedProduct& p) {
           inputs * width,
           static_cast<double>(s.out_channels * s.taps()) * width,
           sums,
-          static_cast<double>(p.copied)};
+          turned_values(p)};
 }
 
 MultiplyTerms multiply_terms(const PricedProduct& p) {

@@ -25,8 +25,8 @@ struct PricedProduct {
   Product product = Product::kWeight;
   DType type = DType::kFloat32;  // or one of the two half types
   bool is_linear_layer = false;  // its dense product is a matrix product
-  bool channels_last = true;     // x, of a convolution
-  std::int64_t copied = 0;       // values that the sparse way copies to another layout
+  bool channels_last = true;     // x, of a convolution; otherwise they come first
+  std::int64_t copied = 0;       // values that the sparse way copies before it begins
 };
 
 // In any unit of time: predicted nanoseconds, or measured seconds.
