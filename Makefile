@@ -1,6 +1,6 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
 .PHONY: help demo test test-cpp test-python build wheel test-wheel check-torch-builds check-clang \
-        check-arm64 bench results lint format asan fuzz setup setup-build clean
+        check-arm64 bench results lint format asan asan-torch tsan-torch fuzz setup setup-build clean
 .DEFAULT_GOAL := build
 
 PYTHON := .venv/bin/python
@@ -45,6 +45,16 @@ asan: setup ## C++ tests of the core under AddressSanitizer and UBSan, and the f
 	cmake --build --preset asan
 	ctest --preset asan
 	scripts/fuzz 20
+
+asan-torch: setup ## Tests of the op library, in C++ and Python, under AddressSanitizer and UBSan
+	$(call configure,asan-torch)
+	cmake --build --preset asan-torch
+	scripts/sanitize-torch address
+
+tsan-torch: setup ## C++ tests of the op library, from many threads, under ThreadSanitizer
+	$(call configure,tsan-torch)
+	cmake --build --preset tsan-torch
+	scripts/sanitize-torch thread
 
 fuzz: setup ## Feed damaged payloads and containers to the decoder for FUZZ_SECONDS (30)
 	$(call configure,asan)

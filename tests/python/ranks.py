@@ -1,7 +1,11 @@
 """Runs the ranks of a distributed test, with an end to waiting."""
 
+import faulthandler
+import os
+import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -15,6 +19,7 @@ def free_port() -> int:
 
 
 def join_group(rank: int, world: int, port: int) -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # for run_ranks
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
 
 
@@ -23,18 +28,40 @@ def leave_group() -> None:
     dist.destroy_process_group()
 
 
-def run_ranks(worker, arguments: tuple, world: int = 2, seconds: float = 60) -> None:
+def _seconds_used(pid: int) -> float:
+    """Of processor time, by all threads of a process; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _end(processes) -> None:
+    """Every rank says where it is, on stderr, and ends."""
+    for process in processes:
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGUSR1)
+    time.sleep(2)
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+def run_ranks(worker, arguments: tuple, world: int = 2, idle: float = 120, most: float = 300):
     """worker(rank, world, port, *arguments) in `world` processes.
 
-    Gloo on a busy machine was seen to hang between ranks; a run that takes too long is ended and
-    tried again, twice at the most. An error in a rank is an error at once.
+    Ten seconds of processor time, nearly all of it for imports, take a minute and more on a machine
+    with other work; so it is not the clock that tells a hang. Ranks that wait for one another use
+    next to no processor time (Gloo looks up now and then): less than 0.5 % of a core each for
+    `idle` seconds is a hang, and so are more than `most` seconds of it, for ranks that spin.
     """
-    for _ in range(3):
-        group = mp.spawn(worker, (world, free_port(), *arguments), nprocs=world, join=False)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if group.join(timeout=1):
-                return
-        for process in group.processes:
-            process.kill()
-    pytest.fail(f"the ranks did not finish within {seconds} s, three times")
+    group = mp.spawn(worker, (world, free_port(), *arguments), nprocs=world, join=False)
+    since, used_then = time.monotonic(), 0.0
+    while not group.join(timeout=1):
+        used = sum(_seconds_used(process.pid) for process in group.processes)
+        if used - used_then > 0.005 * idle * world:
+            since, used_then = time.monotonic(), used
+        if used > most or time.monotonic() - since > idle:
+            _end(group.processes)
+            pytest.fail(f"the ranks hang, after {used:.1f} s of processor time: stacks on stderr")
