@@ -55,8 +55,8 @@ def _sparse(rows: list[dict]) -> np.ndarray:
 
 
 def fit(rows: list[dict]) -> Model:
-    """What was not measured, because it is not in ``rows`` or has no sparse kernels, has the
-    constants of bfloat16, or of the first kind."""
+    """A type that was not measured, or has no sparse kernels, has the constants of bfloat16. There
+    are none of a kind of kernel that does not occur in ``rows``."""
     dense, sparse = {}, {}
     for dtype in DTYPES:
         for product in PRODUCTS:
@@ -68,16 +68,18 @@ def fit(rows: list[dict]) -> Model:
                 ]
                 if chosen:
                     dense[dtype, product, kind] = _dense(chosen)
-                else:
-                    other = [(dtype, product, 0), ("bfloat16", product, kind)]
-                    dense[dtype, product, kind] = next(dense[key] for key in other if key in dense)
+                elif ("bfloat16", product, kind) in dense:
+                    dense[dtype, product, kind] = dense["bfloat16", product, kind]
         for kind in range(SPARSE_KINDS):
             chosen = [
                 row
                 for row in rows
                 if (row["dtype"], row["kinds"][1]) == (dtype, kind) and row["sparse_ms"]
             ]
-            sparse[dtype, kind] = _sparse(chosen) if chosen else sparse["bfloat16", kind]
+            if chosen:
+                sparse[dtype, kind] = _sparse(chosen)
+            elif ("bfloat16", kind) in sparse:
+                sparse[dtype, kind] = sparse["bfloat16", kind]
     return Model(dense, sparse)
 
 

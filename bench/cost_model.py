@@ -177,9 +177,18 @@ def judge_fit(rows: list[dict]) -> None:
     print_losses("lost with these constants", losses(rows, fit(rows).predict))
     apart = {}
     for network in NETWORKS:
-        model = fit([row for row in rows if row["network"] != network])
-        apart |= losses([row for row in rows if row["network"] == network], model.predict)
-    print_losses("lost with constants that were found without the network", apart)
+        others = [row for row in rows if row["network"] != network]
+        known = [{row["kinds"][i] for row in others} for i in (0, 1)]
+        judged = [
+            row
+            for row in rows
+            if row["network"] == network
+            and all(k in s for k, s in zip(row["kinds"], known, strict=True))
+        ]
+        apart |= losses(judged, fit(others).predict)
+    print_losses(
+        "lost with constants found without the network, where others have the kinds", apart
+    )
 
 
 def main() -> None:

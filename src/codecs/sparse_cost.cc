@@ -1,7 +1,7 @@
-// The constants below are nanoseconds of two threads of an AMD EPYC (Zen 4, AVX-512 with bfloat16
+// The constants below are nanoseconds of two threads of an AMD EPYC (AVX-512 with bfloat16
 // products) with torch 2.13, found by
 //
-//   python -m bench.cost_model --out results/cost_model.json --fit
+//   python -m bench.cost_model --from results/cost_model.json --fit
 //
 // as non-negative least squares of relative errors over the layers of bench/layer_shapes.py, both
 // layouts and both types. How often they misjudge is in docs/benchmarks.md. Whoever fits them anew
