@@ -27,53 +27,73 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES >= 32
 
 // The survivors of some neighbours in a row, from column `column` of the block on, to the end of
-// its list. Returns how many.
-template <typename T>
+// its list. Returns how many. `by_table`: whether columns have offsets of their own; not asked
+// here, where it would cost every row.
+template <bool by_table, typename T>
 HWY_INLINE std::size_t append(const SurvivorBits& bits, std::size_t first, std::size_t count,
                               const T* x, const CompactBlock& block, std::int64_t column,
                               std::int64_t row, std::int64_t end) {
   const std::int32_t step = block.column_step;
+  const std::int32_t* const table = by_table ? block.column_offsets + column : nullptr;
+  const std::int32_t offset =
+      block.row_offsets[row] + (by_table ? 0 : static_cast<std::int32_t>(column) * step);
   float* const values = block.values + end;
   std::int32_t* const offsets = block.offsets + end;
-  if (block.column_offsets != nullptr) {
-    const std::int32_t* const column_offsets = block.column_offsets + column;
-    const std::int32_t row_offset = block.row_offsets[row];
-    return bits.pick(first, count, [=](std::size_t k, std::size_t i) HWY_ATTR {
-      values[k] = std::bit_cast<float>(float_bits(x[i]));
-      offsets[k] = column_offsets[i] + row_offset;
-    });
-  }
-  const std::int32_t offset = static_cast<std::int32_t>(column) * step + block.row_offsets[row];
   return bits.pick(first, count, [=](std::size_t k, std::size_t i) HWY_ATTR {
     values[k] = std::bit_cast<float>(float_bits(x[i]));
-    offsets[k] = offset + static_cast<std::int32_t>(i) * step;
+    if constexpr (by_table)
+      offsets[k] = offset + table[i];
+    else
+      offsets[k] = offset + static_cast<std::int32_t>(i) * step;
   });
+}
+
+// Columns [from, to) of some rows, whose bits were found from column `column` on.
+struct Piece {
+  std::int64_t first, last;  // rows
+  std::int64_t column, from, to;
+};
+
+// A block's survivors in a piece, to the end of its list. Returns where that is then.
+template <bool by_table, typename T>
+HWY_INLINE std::int64_t append_rows(const SurvivorBits& bits, const MatrixRows<T>& rows,
+                                    const Piece& piece, const CompactBlock& block,
+                                    std::int64_t end) {
+  const T* const x = rows.data + piece.first * rows.stride + piece.column;
+  const auto count = static_cast<std::size_t>(piece.to - piece.from);
+  for (std::int64_t row = piece.first; row < piece.last; ++row) {
+    const std::int64_t start = (row - piece.first) * rows.columns + piece.from - piece.column;
+    end += static_cast<std::int64_t>(append<by_table>(bits, static_cast<std::size_t>(start), count,
+                                                      x + start, block,
+                                                      piece.from - block.first_column, row, end));
+    block.marks[row + 1] = end;
+  }
+  return end;
 }
 
 // The survivors of some whole rows of a width that divides 64, where there is one block: words of
 // bits hold several rows. Returns where the list ends.
-template <typename T>
+template <bool by_table, typename T>
 HWY_INLINE std::int64_t append_narrow(const SurvivorBits& bits, const MatrixRows<T>& rows,
                                       std::int64_t first, std::int64_t last,
                                       const CompactBlock& block) {
   const auto columns = static_cast<std::size_t>(rows.columns);
   const int shift = std::countr_zero(columns);
   const std::int32_t step = block.column_step;
+  const std::int32_t* const table = block.column_offsets;
   const std::int32_t* const row_offsets = block.row_offsets + first;
   float* const values = block.values + block.marks[first];
   std::int32_t* const offsets = block.offsets + block.marks[first];
   const T* const x = rows.data + first * rows.columns;
-  const auto size = static_cast<std::size_t>(last - first) * columns;
-  if (const std::int32_t* const column_offsets = block.column_offsets; column_offsets != nullptr)
-    bits.pick(0, size, [=](std::size_t k, std::size_t i) HWY_ATTR {
-      values[k] = std::bit_cast<float>(float_bits(x[i]));
-      offsets[k] = column_offsets[i & (columns - 1)] + row_offsets[i >> shift];
-    });
-  else
-    bits.pick(0, size, [=](std::size_t k, std::size_t i) HWY_ATTR {
-      values[k] = std::bit_cast<float>(float_bits(x[i]));
-      offsets[k] = static_cast<std::int32_t>(i & (columns - 1)) * step + row_offsets[i >> shift];
-    });
+  bits.pick(0, static_cast<std::size_t>(last - first) * columns,
+            [=](std::size_t k, std::size_t i) HWY_ATTR {
+              const std::size_t column = i & (columns - 1);
+              values[k] = std::bit_cast<float>(float_bits(x[i]));
+              if constexpr (by_table)
+                offsets[k] = table[column] + row_offsets[i >> shift];
+              else
+                offsets[k] = static_cast<std::int32_t>(column) * step + row_offsets[i >> shift];
+            });
   std::int64_t end = block.marks[first];
   for (std::int64_t row = first; row < last; ++row)
     block.marks[row + 1] = end +=
@@ -107,18 +127,13 @@ HWY_INLINE void compact_matrix(const Plan& plan, const MatrixRows<T>& rows,
         if (from >= to) continue;
         // A row that comes in pieces goes on where the piece before has ended.
         const std::int64_t begin = block.marks[from == block.first_column ? first : last];
-        std::int64_t end = begin;
-        if (narrow) {
-          end = append_narrow(bits, rows, first, last, block);
-        } else {
-          for (std::int64_t row = first; row < last; ++row) {
-            const std::int64_t start = (row - first) * rows.columns + from - column;
-            end += static_cast<std::int64_t>(
-                append(bits, static_cast<std::size_t>(start), static_cast<std::size_t>(to - from),
-                       rows.data + at + start, block, from - block.first_column, row, end));
-            block.marks[row + 1] = end;
-          }
-        }
+        const Piece piece{first, last, column, from, to};
+        const bool by_table = block.column_offsets != nullptr;
+        const std::int64_t end =
+            narrow ? (by_table ? append_narrow<true>(bits, rows, first, last, block)
+                               : append_narrow<false>(bits, rows, first, last, block))
+                   : (by_table ? append_rows<true>(bits, rows, piece, block, begin)
+                               : append_rows<false>(bits, rows, piece, block, begin));
         for (std::int64_t i = begin; i < end; i += 8)  // whole vectors, beyond the end
           store(raised(load(block.values + i)), block.values + i);
       }
