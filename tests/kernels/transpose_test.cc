@@ -22,7 +22,8 @@ struct Size {
 constexpr Size kSizes[] = {{1, 1}, {8, 8}, {3, 40}, {40, 3}, {16, 24}, {17, 31}, {0, 9}, {9, 0}};
 
 TYPED_TEST(Transpose, MovesEveryElementAndNothingElse) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const Size& size : kSizes) {
+    const std::int64_t rows = size.rows, columns = size.columns;
     SCOPED_TRACE(testing::Message() << rows << " x " << columns);
     const std::int64_t from_stride = columns + 5, to_stride = rows + 3;
     const auto values = lognormal_values<TypeParam>(rows * from_stride + 8);
