@@ -1,4 +1,4 @@
-"""The constants of src/codecs/sparse_cost.cc from measured times: non-negative least squares of
+"""The constants of src/arrays/sparse/cost.cc from measured times: non-negative least squares of
 relative errors, in which a time that no constants explain counts little."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from scipy.optimize import nnls
 SPARSITIES = (0.4, 0.6, 0.8, 0.95)
 DTYPES = ("float32", "bfloat16", "float16")
 PRODUCTS = ("weight", "input")
-COMPRESS_TERMS, DENSE_KINDS, SPARSE_KINDS = 7, 5, 7
+COMPRESS_TERMS, DENSE_KINDS, SPARSE_KINDS = 8, 5, 7
 
 
 @dataclass
@@ -88,7 +88,7 @@ def _numbers(values) -> str:
 
 
 def print_constants(model: Model) -> None:
-    """As src/codecs/sparse_cost.cc has them."""
+    """As src/arrays/sparse/cost.cc has them."""
     print("\n// [type][product][kind]")
     print("constexpr DenseTerms kDense[kTypes][2][kDenseKinds] = {")
     for dtype in DTYPES:

@@ -11,7 +11,7 @@ network loses is the time with the ways that the model chooses over that with th
 every product, less one: over the products of the backward pass alone, so that a whole step, which
 has a forward pass and other layers too, loses less.
 
---fit finds the constants of src/codecs/sparse_cost.cc by non-negative least squares of relative
+--fit finds the constants of src/arrays/sparse/cost.cc by non-negative least squares of relative
 errors, prints them in the form of that file, and judges them; and also judges, for each network,
 constants that were found without it.
 """
@@ -32,14 +32,13 @@ from bench.cost_fit import fit, print_constants
 from bench.layer_shapes import NETWORKS, Layer
 from bench.timing import write_json
 from slimgrad._library import ops
-from slimgrad.nn.layers import PRODUCTS, SparseState, new_product_plan
-from slimgrad.plan import Plan
+from slimgrad.gradients import PRODUCTS
+from slimgrad.nn.layers import SparseState
 
 SPARSITIES = (0.4, 0.6, 0.8, 0.95)
 LAYOUTS = ("channels-last", "contiguous")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FLOAT16_PRODUCTS = 1 << 27  # larger layers are left out: dense, they take very long
-SAMPLE = 1 << 16  # as compress() has it
 SWEEPS = 2  # over everything, so that a slow minute of the machine spoils none of them
 SECONDS, MIN_ROUNDS = 0.06, 2  # of a sweep, for the alternatives of one product
 
@@ -47,10 +46,7 @@ SECONDS, MIN_ROUNDS = 0.06, 2  # of a sweep, for the alternatives of one product
 def _state(sparsity: float) -> SparseState:
     """Sparse always, or with a sparsity of 0 dense."""
     prune = sg.Prune(sparsity, sparse_backward="always")
-    plans = [new_product_plan(prune, product, seed=1) for product in PRODUCTS]
-    for plan in plans:
-        plan[Plan.SAMPLE_SIZE] = SAMPLE
-    return SparseState(*plans, always=True)
+    return SparseState(prune, seed=1)
 
 
 def _backward(layer: Layer, product: str, tensors: tuple, state: SparseState) -> None:

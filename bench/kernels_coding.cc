@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "codecs/symbol_block.h"
+#include "arrays/coding/symbol_block.h"
 
 namespace slimgrad {
 namespace {
@@ -55,7 +55,7 @@ std::vector<std::span<const std::uint8_t>> blocks_of(const Bytes& symbols) {
 void report(benchmark::State& state, const Bytes& symbols, std::size_t coded_bytes) {
   double entropy = 0.0;
   for (const auto block : blocks_of(symbols))
-    entropy += entropy_bits(to_weights(count_bytes(block)));
+    entropy += entropy_bits(to_weights(kernels::count_bytes(block)));
   state.counters["entropy"] = entropy / static_cast<double>(symbols.size());
   state.counters["size"] = 8.0 * static_cast<double>(coded_bytes) / entropy;
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(symbols.size()));

@@ -14,8 +14,8 @@
 
 #include "kernel_choice.h"
 #include "kernels/dispatch.h"
-#include "kernels/histogram.h"
-#include "kernels/measure.h"
+#include "kernels/measure/histogram.h"
+#include "kernels/measure/measure.h"
 
 namespace slimgrad {
 namespace {

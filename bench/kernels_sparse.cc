@@ -9,10 +9,10 @@
 #include <random>
 #include <vector>
 
-#include "kernels/apply.h"
-#include "kernels/compact_columns.h"
-#include "kernels/compact_rows.h"
-#include "kernels/sparse_sums.h"
+#include "kernels/apply/apply.h"
+#include "kernels/sparse/compact_columns.h"
+#include "kernels/sparse/compact_rows.h"
+#include "kernels/sparse/sums.h"
 
 namespace slimgrad {
 namespace {
@@ -57,11 +57,10 @@ std::vector<float> lognormal_values(std::size_t count) {
   return values;
 }
 
-kernels::Plan pruning_plan() {
-  kernels::Plan plan;
-  plan.prunes = true;
-  plan.threshold = 20;  // about nine of ten vanish
-  return plan;
+kernels::LoopTreatment pruning() {
+  kernels::LoopTreatment treatment;
+  treatment.threshold = 20;  // about nine of ten vanish
+  return treatment;
 }
 
 constexpr std::size_t kValues = 4096;
@@ -69,8 +68,8 @@ constexpr std::size_t kValues = 4096;
 void prune_alone(benchmark::State& state) {
   const std::vector<float> x = lognormal_values(kValues);
   std::vector<float> out(kValues);
-  const kernels::Plan plan = pruning_plan();
-  for (auto _ : state) kernels::apply(plan, x.data(), out.data(), kValues, 0);
+  const kernels::LoopTreatment treatment = pruning();
+  for (auto _ : state) kernels::apply(treatment, x.data(), out.data(), kValues, 0);
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kValues));
 }
 BENCHMARK(prune_alone);
@@ -90,9 +89,9 @@ void prune_and_compact(benchmark::State& state) {
                                     .values = values.data(),
                                     .offsets = offsets.data(),
                                     .marks = marks.data()};
-  const kernels::Plan plan = pruning_plan();
+  const kernels::LoopTreatment treatment = pruning();
   for (auto _ : state)
-    kernels::compact_rows<float>(plan, {x.data(), rows, columns, 0}, {&block, 1});
+    kernels::compact_rows<float>(treatment, {x.data(), rows, columns, 0}, {&block, 1});
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kValues));
 }
 BENCHMARK(prune_and_compact)->ArgName("columns")->Arg(16)->Arg(64)->Arg(1024);
@@ -120,8 +119,9 @@ void prune_and_compact_columns(benchmark::State& state) {
                                    .values = values.data(),
                                    .offsets = offsets.data(),
                                    .starts = starts.data()};
-  const kernels::Plan plan = pruning_plan();
-  for (auto _ : state) kernels::compact_columns<float>(plan, {x.data(), rows, columns, 0}, lists);
+  const kernels::LoopTreatment treatment = pruning();
+  for (auto _ : state)
+    kernels::compact_columns<float>(treatment, {x.data(), rows, columns, 0}, lists);
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kValues));
 }
 BENCHMARK(prune_and_compact_columns)->ArgName("columns")->Arg(16)->Arg(64)->Arg(256);

@@ -12,7 +12,8 @@ import torch
 
 import slimgrad as sg
 from bench.timing import Row, race
-from slimgrad.nn.layers import PRODUCTS, SparseState, new_product_plan
+from slimgrad.gradients import PRODUCTS
+from slimgrad.nn.layers import SparseState
 
 SPARSITIES = (0.7, 0.8, 0.9, 0.95, 0.98)
 CURVE = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99)
@@ -104,7 +105,7 @@ SHAPES = [
 
 def product_state(sparsity: float) -> SparseState:
     prune = sg.Prune(sparsity, sparse_backward="always")
-    return SparseState(*(new_product_plan(prune, p, seed=1) for p in PRODUCTS), always=True)
+    return SparseState(prune, seed=1)
 
 
 def product_rows(layer, product: str, sparsities, seconds: float, what: str = "") -> list[Row]:

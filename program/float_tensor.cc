@@ -8,8 +8,8 @@
 #include <cstring>
 #include <memory>
 
+#include "kernels/half_float.h"
 #include "program/byte_files.h"
-#include "program/half.h"
 
 namespace slimgrad::program {
 namespace {
@@ -54,12 +54,10 @@ FloatValues FloatTensor::read_floats(Progress& progress) const {
   float* out = result.values.data();
   switch (type) {
     case DType::kFloat16:
-      for_each<std::uint16_t>(progress,
-                              [&](std::uint16_t bits) { *out++ = float16_to_float(bits); });
+      for_each<Float16Bits>(progress, [&](Float16Bits x) { *out++ = kernels::to_float(x); });
       break;
     case DType::kBFloat16:
-      for_each<std::uint16_t>(progress,
-                              [&](std::uint16_t bits) { *out++ = bfloat16_to_float(bits); });
+      for_each<BFloat16Bits>(progress, [&](BFloat16Bits x) { *out++ = kernels::to_float(x); });
       break;
     case DType::kFloat32:
       for_each<float>(progress, [&](float value) { *out++ = value; });

@@ -24,6 +24,10 @@ Json parameters_of(const PayloadInfo& info) {
   if (info.kind == PayloadKind::kUniform) {
     json["bits"] = info.bits;
     json["model"] = table_model_name(info.model);
+    if (info.model != TableModel::kCounted) {
+      json["model_shape"] = info.model_shape;
+      json["model_scale"] = info.model_scale * info.scale;
+    }
   }
   if (info.kind == PayloadKind::kPruned) {
     json["threshold"] = info.threshold;

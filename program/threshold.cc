@@ -1,6 +1,6 @@
 // slimgrad threshold: the pruning threshold for a wanted sparsity, and what it costs.
 #include <slimgrad/error.h>
-#include <slimgrad/pruning.h>
+#include <slimgrad/threshold.h>
 
 #include <cmath>
 #include <memory>

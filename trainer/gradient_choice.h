@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include <slimgrad/gradient_plan.h>
+#include <slimgrad/gate.h>
 
 namespace slimgrad::trainer {
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include <slimgrad/pruning.h>
 #include <slimgrad/tensor_stats.h>
+#include <slimgrad/threshold.h>
 
 namespace slimgrad {
 

@@ -14,8 +14,8 @@
 #include <string_view>
 
 #include <slimgrad/float_format.h>
-#include <slimgrad/quantizer.h>
 #include <slimgrad/tensor_stats.h>
+#include <slimgrad/treatment.h>
 
 namespace slimgrad {
 

@@ -11,21 +11,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 
-#include <slimgrad/gradient_plan.h>
+#include <slimgrad/gate.h>
 
 namespace slimgrad {
 
-struct GateOptions {
-  GradientSettings settings;
-  std::uint64_t seed = 0;              // of this layer: layers need seeds of their own
-  std::int64_t min_elements = 4096;    // smaller gradients are left alone
-  std::int64_t sample_size = 1 << 16;  // how many values are measured
-  std::int64_t refresh_every = 1;      // plan anew every so many backward passes
-  std::int64_t warmup = 0;             // so many backward passes are only measured
-};
-
+// Throws InvalidArgument for options out of their range.
 at::Tensor new_gate_plan(const GateOptions& options);
 at::Tensor new_gate_stats();
 
@@ -34,18 +25,6 @@ at::Tensor gradient_gate(const at::Tensor& x, const at::Tensor& plan, const at::
                          std::int64_t stream = 0);
 
 // What the last backward pass through a gate saw and did.
-struct GateReport {
-  std::int64_t calls = 0;
-  std::int64_t elements = 0, nonfinite = 0;
-  bool compressed = false;  // false: too small, warming up, or nothing finite in it
-  bool saturated = false;   // a value exceeded the grid's top
-  double log_std = 0;       // of the sample
-  double sparsity_wanted = 0, sparsity = 0, at_threshold = 0;
-  double cosine = 1, relative_error = 0;  // of gradient and compressed gradient, on the sample
-  double bias = 0;                        // of the sum over the sample, over the sum of magnitudes
-  double threshold = 0;
-  std::optional<Quantizer> quantizer;
-};
 GateReport gate_report(const at::Tensor& plan, const at::Tensor& stats);
 
 }  // namespace slimgrad

@@ -3,7 +3,8 @@
 // The result is a function of the values and their order alone, never of how the work was split.
 // Up to kFullHistogramValues values the histogram counts everything; of larger arrays it is a
 // sample that is spread over the whole array by a fixed pseudo-random rule, and everything else in
-// TensorStats still sees every value. What sampling costs is derived in src/kernels/histogram.h.
+// TensorStats still sees every value. What sampling costs is derived in
+// src/kernels/measure/histogram.h.
 //
 // Accuracy. Counts and max_abs are exact; mean_abs and mean_square are good to a relative 2e-6 at
 // worst. A logarithm is off by at most 5e-7 + 6e-8 |ln|x||, and so is log_mean; log_std is off by

@@ -14,8 +14,11 @@
 #include <torch/nn/options/activation.h>
 #include <torch/nn/pimpl.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <ostream>
+#include <string>
 #include <utility>
 
 #include <slimgrad/activations.h>
@@ -30,174 +33,146 @@ struct FewbitOptions {
   TORCH_ARG(StepWeight, weight) = StepWeight::kNormal;
 };
 
-// What most modules share. They have no parameters, and a clone is a copy.
+// Options of those that torch gives none.
+struct NoOptions {};
+
+// A call with what torch's options hold: they have the names of the parameters, but for `lambd`.
+template <typename Options>
+ActivationCall activation_call(std::string name, const Options& options) {
+  ActivationCall call = {std::move(name)};
+  const auto add = [&call](const char* parameter, double value) {
+    call.shape[parameter] = value;
+    call.arguments.push_back(value);
+  };
+  if constexpr (requires { options.approximate(); }) call.name = gelu_name(options.approximate());
+  if constexpr (requires { options.alpha(); }) add("alpha", options.alpha());
+  if constexpr (requires { options.beta(); }) add("beta", options.beta());
+  if constexpr (requires { options.lambda(); }) add("lambd", options.lambda());
+  if constexpr (requires { options.min_val(); }) add("min_val", options.min_val());
+  if constexpr (requires { options.max_val(); }) add("max_val", options.max_val());
+  if constexpr (requires { options.negative_slope(); })
+    add("negative_slope", options.negative_slope());
+  if constexpr (requires { options.threshold(); }) add("threshold", options.threshold());
+  // Below the threshold, where the derivative is 0 whatever the value.
+  if constexpr (requires { options.value(); }) call.arguments.push_back(options.value());
+  if constexpr (requires { options.inplace(); }) call.inplace = options.inplace();
+  return call;
+}
+
+// What the modules share. They have no parameters, and a clone is a copy.
 template <typename Derived>
 class FewbitModule : public torch::nn::Cloneable<Derived> {
  public:
-  FewbitModule(ActivationCall call, const FewbitOptions& kept)
-      : activation_(std::move(call), kept.bits(), kept.low(), kept.high(), kept.weight()) {}
+  // `from_output`: without a table, for those that invertible_activation() knows.
+  FewbitModule(ActivationCall call, const FewbitOptions& kept, bool from_output = false)
+      : torch::nn::Cloneable<Derived>("slimgrad::nn::" + call.name),
+        activation_(std::move(call), kept.bits(), kept.low(), kept.high(), kept.weight()),
+        from_output_(from_output) {}
 
   void reset() override {}
   void pretty_print(std::ostream& stream) const override {
-    stream << "slimgrad::nn::" << activation_.name() << '(' << activation_.table().levels.size()
-           << " levels)";
+    stream << this->name();
+    if (from_output_)
+      stream << "(exact)";
+    else
+      stream << '(' << activation_.table().levels.size() << " levels)";
   }
 
-  at::Tensor forward(const at::Tensor& x) { return activation_(x); }
+  at::Tensor forward(const at::Tensor& x) {
+    return from_output_ ? invertible_activation(x, activation_.name()) : activation_(x);
+  }
 
   const FewbitActivation& activation() const { return activation_; }
 
  private:
   FewbitActivation activation_;
+  bool from_output_;
 };
 
-// One that can also be inverted.
-template <typename Derived>
-class InvertibleModule : public FewbitModule<Derived> {
+// A module's activation as a template argument.
+template <std::size_t size>
+struct ActivationName {
+  char text[size];
+  consteval ActivationName(const char (&name)[size]) { std::copy_n(name, size, text); }
+};
+
+// The three shapes of a module. With a table that approximates:
+template <ActivationName name, typename Options = NoOptions>
+class Approximating : public FewbitModule<Approximating<name, Options>> {
  public:
-  InvertibleModule(ActivationCall call, const FewbitOptions& kept)
-      : FewbitModule<Derived>(std::move(call), kept), exact_(kept.exact()) {}
-
-  void pretty_print(std::ostream& stream) const override {
-    if (!exact_) return FewbitModule<Derived>::pretty_print(stream);
-    stream << "slimgrad::nn::" << this->activation().name() << "(exact)";
-  }
-
-  at::Tensor forward(const at::Tensor& x) {
-    return exact_ ? invertible_activation(x, this->activation().name())
-                  : FewbitModule<Derived>::forward(x);
-  }
-
- private:
-  bool exact_;
+  explicit Approximating(const FewbitOptions& kept = {}, const Options& options = {})
+      : FewbitModule<Approximating>(activation_call(name.text, options), kept) {}
 };
 
-// ---- with a table that approximates ------------------------------------------------------------
-
-class GELUImpl : public InvertibleModule<GELUImpl> {
+// The same, but it can also be inverted:
+template <ActivationName name, typename Options = NoOptions>
+class Invertible : public FewbitModule<Invertible<name, Options>> {
  public:
-  explicit GELUImpl(const FewbitOptions& kept = {}, const torch::nn::GELUOptions& options = {})
-      : InvertibleModule({gelu_name(options.approximate())}, kept) {}
+  explicit Invertible(const FewbitOptions& kept = {}, const Options& options = {})
+      : FewbitModule<Invertible>(activation_call(name.text, options), kept, kept.exact()) {}
 };
+
+// Exact, because the derivative is piecewise constant:
+template <ActivationName name, typename Options = NoOptions>
+class Exact : public FewbitModule<Exact<name, Options>> {
+ public:
+  explicit Exact(const Options& options = {})
+      : FewbitModule<Exact>(activation_call(name.text, options), FewbitOptions()) {}
+};
+
+using GELUImpl = Invertible<"gelu", torch::nn::GELUOptions>;
 TORCH_MODULE(GELU);
-
-class SiLUImpl : public InvertibleModule<SiLUImpl> {
- public:
-  explicit SiLUImpl(const FewbitOptions& kept = {}) : InvertibleModule({"silu"}, kept) {}
-};
+using SiLUImpl = Invertible<"silu">;
 TORCH_MODULE(SiLU);
-
-class MishImpl : public InvertibleModule<MishImpl> {
- public:
-  explicit MishImpl(const FewbitOptions& kept = {}) : InvertibleModule({"mish"}, kept) {}
-};
+using MishImpl = Invertible<"mish">;
 TORCH_MODULE(Mish);
 
-class HardswishImpl : public FewbitModule<HardswishImpl> {
- public:
-  explicit HardswishImpl(const FewbitOptions& kept = {}) : FewbitModule({"hardswish"}, kept) {}
-};
+using HardswishImpl = Approximating<"hardswish">;
 TORCH_MODULE(Hardswish);
-
-class SigmoidImpl : public FewbitModule<SigmoidImpl> {
- public:
-  explicit SigmoidImpl(const FewbitOptions& kept = {}) : FewbitModule({"sigmoid"}, kept) {}
-};
+using SigmoidImpl = Approximating<"sigmoid">;
 TORCH_MODULE(Sigmoid);
-
-class LogSigmoidImpl : public FewbitModule<LogSigmoidImpl> {
- public:
-  explicit LogSigmoidImpl(const FewbitOptions& kept = {}) : FewbitModule({"logsigmoid"}, kept) {}
-};
+using LogSigmoidImpl = Approximating<"logsigmoid">;
 TORCH_MODULE(LogSigmoid);
-
-class TanhImpl : public FewbitModule<TanhImpl> {
- public:
-  explicit TanhImpl(const FewbitOptions& kept = {}) : FewbitModule({"tanh"}, kept) {}
-};
+using TanhImpl = Approximating<"tanh">;
 TORCH_MODULE(Tanh);
-
-class TanhshrinkImpl : public FewbitModule<TanhshrinkImpl> {
- public:
-  explicit TanhshrinkImpl(const FewbitOptions& kept = {}) : FewbitModule({"tanhshrink"}, kept) {}
-};
+using TanhshrinkImpl = Approximating<"tanhshrink">;
 TORCH_MODULE(Tanhshrink);
-
-class SoftsignImpl : public FewbitModule<SoftsignImpl> {
- public:
-  explicit SoftsignImpl(const FewbitOptions& kept = {}) : FewbitModule({"softsign"}, kept) {}
-};
+using SoftsignImpl = Approximating<"softsign">;
 TORCH_MODULE(Softsign);
-
-class SoftplusImpl : public FewbitModule<SoftplusImpl> {
- public:
-  explicit SoftplusImpl(const FewbitOptions& kept = {},
-                        const torch::nn::SoftplusOptions& options = {})
-      : FewbitModule({"softplus",
-                      {{"beta", options.beta()}, {"threshold", options.threshold()}},
-                      {options.beta(), options.threshold()}},
-                     kept) {}
-};
+using SoftplusImpl = Approximating<"softplus", torch::nn::SoftplusOptions>;
 TORCH_MODULE(Softplus);
-
-class ELUImpl : public FewbitModule<ELUImpl> {
- public:
-  explicit ELUImpl(const FewbitOptions& kept = {}, const torch::nn::ELUOptions& options = {})
-      : FewbitModule({"elu", {{"alpha", options.alpha()}}, {options.alpha()}, options.inplace()},
-                     kept) {}
-};
+using ELUImpl = Approximating<"elu", torch::nn::ELUOptions>;
 TORCH_MODULE(ELU);
-
-class CELUImpl : public FewbitModule<CELUImpl> {
- public:
-  explicit CELUImpl(const FewbitOptions& kept = {}, const torch::nn::CELUOptions& options = {})
-      : FewbitModule({"celu", {{"alpha", options.alpha()}}, {options.alpha()}, options.inplace()},
-                     kept) {}
-};
+using CELUImpl = Approximating<"celu", torch::nn::CELUOptions>;
 TORCH_MODULE(CELU);
-
-class SELUImpl : public FewbitModule<SELUImpl> {
- public:
-  explicit SELUImpl(const FewbitOptions& kept = {}, const torch::nn::SELUOptions& options = {})
-      : FewbitModule({"selu", {}, {}, options.inplace()}, kept) {}
-};
+using SELUImpl = Approximating<"selu", torch::nn::SELUOptions>;
 TORCH_MODULE(SELU);
 
-// ---- exact: the derivative is piecewise constant ------------------------------------------------
-
-class ReLUImpl : public FewbitModule<ReLUImpl> {
- public:
-  explicit ReLUImpl(const torch::nn::ReLUOptions& options = {})
-      : FewbitModule({"relu", {}, {}, options.inplace()}, FewbitOptions()) {}
-};
+using ReLUImpl = Exact<"relu", torch::nn::ReLUOptions>;
 TORCH_MODULE(ReLU);
-
-class ReLU6Impl : public FewbitModule<ReLU6Impl> {
- public:
-  explicit ReLU6Impl(const torch::nn::ReLU6Options& options = {})
-      : FewbitModule({"relu6", {}, {}, options.inplace()}, FewbitOptions()) {}
-};
+using ReLU6Impl = Exact<"relu6", torch::nn::ReLU6Options>;
 TORCH_MODULE(ReLU6);
-
-class LeakyReLUImpl : public FewbitModule<LeakyReLUImpl> {
- public:
-  explicit LeakyReLUImpl(const torch::nn::LeakyReLUOptions& options = {})
-      : FewbitModule({"leaky_relu",
-                      {{"negative_slope", options.negative_slope()}},
-                      {options.negative_slope()},
-                      options.inplace()},
-                     FewbitOptions()) {}
-};
+using LeakyReLUImpl = Exact<"leaky_relu", torch::nn::LeakyReLUOptions>;
 TORCH_MODULE(LeakyReLU);
+using ThresholdImpl = Exact<"threshold", torch::nn::ThresholdOptions>;
+TORCH_MODULE(Threshold);
+using HardtanhImpl = Exact<"hardtanh", torch::nn::HardtanhOptions>;
+TORCH_MODULE(Hardtanh);
+using HardsigmoidImpl = Exact<"hardsigmoid">;
+TORCH_MODULE(Hardsigmoid);
+using HardshrinkImpl = Exact<"hardshrink", torch::nn::HardshrinkOptions>;
+TORCH_MODULE(Hardshrink);
+using SoftshrinkImpl = Exact<"softshrink", torch::nn::SoftshrinkOptions>;
+TORCH_MODULE(Softshrink);
 
 // In evaluation a LeakyReLU with the mean slope. In training torch's own: its slopes are random.
 class RReLUImpl : public FewbitModule<RReLUImpl> {
  public:
   explicit RReLUImpl(const torch::nn::RReLUOptions& options = {})
-      : FewbitModule({"leaky_relu",
-                      {{"negative_slope", (options.lower() + options.upper()) / 2}},
-                      {(options.lower() + options.upper()) / 2},
-                      options.inplace()},
+      : FewbitModule(activation_call("leaky_relu",
+                                     torch::nn::LeakyReLUOptions()
+                                         .negative_slope((options.lower() + options.upper()) / 2)
+                                         .inplace(options.inplace())),
                      FewbitOptions()),
         options_(options) {}
 
@@ -232,8 +207,8 @@ class PReLUImpl : public torch::nn::Cloneable<PReLUImpl> {
     const double slope = weight.item<double>();
     // Made anew only when a weight was loaded: finding a table takes a moment.
     if (!activation_ || slope != slope_)
-      activation_.emplace(ActivationCall{"leaky_relu", {{"negative_slope", slope}}, {slope}, false},
-                          1);
+      activation_.emplace(
+          activation_call("leaky_relu", torch::nn::LeakyReLUOptions().negative_slope(slope)), 1);
     slope_ = slope;
     return (*activation_)(x);
   }
@@ -246,50 +221,6 @@ class PReLUImpl : public torch::nn::Cloneable<PReLUImpl> {
   double slope_ = 0;
 };
 TORCH_MODULE(PReLU);
-
-class ThresholdImpl : public FewbitModule<ThresholdImpl> {
- public:
-  explicit ThresholdImpl(const torch::nn::ThresholdOptions& options)
-      : FewbitModule({"threshold",
-                      {{"threshold", options.threshold()}},
-                      {options.threshold(), options.value()},
-                      options.inplace()},
-                     FewbitOptions()) {}
-};
-TORCH_MODULE(Threshold);
-
-class HardtanhImpl : public FewbitModule<HardtanhImpl> {
- public:
-  explicit HardtanhImpl(const torch::nn::HardtanhOptions& options = {})
-      : FewbitModule({"hardtanh",
-                      {{"min_val", options.min_val()}, {"max_val", options.max_val()}},
-                      {options.min_val(), options.max_val()},
-                      options.inplace()},
-                     FewbitOptions()) {}
-};
-TORCH_MODULE(Hardtanh);
-
-class HardsigmoidImpl : public FewbitModule<HardsigmoidImpl> {
- public:
-  HardsigmoidImpl() : FewbitModule({"hardsigmoid"}, FewbitOptions()) {}
-};
-TORCH_MODULE(Hardsigmoid);
-
-class HardshrinkImpl : public FewbitModule<HardshrinkImpl> {
- public:
-  explicit HardshrinkImpl(const torch::nn::HardshrinkOptions& options = {})
-      : FewbitModule({"hardshrink", {{"lambd", options.lambda()}}, {options.lambda()}},
-                     FewbitOptions()) {}
-};
-TORCH_MODULE(Hardshrink);
-
-class SoftshrinkImpl : public FewbitModule<SoftshrinkImpl> {
- public:
-  explicit SoftshrinkImpl(const torch::nn::SoftshrinkOptions& options = {})
-      : FewbitModule({"softshrink", {{"lambd", options.lambda()}}, {options.lambda()}},
-                     FewbitOptions()) {}
-};
-TORCH_MODULE(Softshrink);
 
 }  // namespace slimgrad::nn
 

@@ -26,7 +26,7 @@ inline at::Tensor new_product_plan(const SparseOptions& options, bool for_weight
   GateOptions gate = options.gate;
   gate.settings.prune = PruneKind::kStochastic;
   gate.settings.sparsity = for_weight ? options.weight_sparsity : options.input_sparsity;
-  if (!for_weight) gate.seed += 0xD1B54A32D192ED03;  // The two products draw by themselves.
+  if (!for_weight) gate.seed = input_product_seed(gate.seed);
   return new_gate_plan(gate);
 }
 

@@ -5,7 +5,7 @@
 // format has codes for them. pack() writes zero for NaN and the largest value for Inf and counts
 // both; whoever must not lose them looks at the count.
 //
-// Threads, pieces and random numbers: as in quantize.h.
+// Threads, pieces and random numbers: as in apply.h.
 #ifndef SLIMGRAD_PACK_H_
 #define SLIMGRAD_PACK_H_
 
@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <span>
 
+#include <slimgrad/apply.h>
 #include <slimgrad/float_format.h>
 #include <slimgrad/half.h>
-#include <slimgrad/quantize.h>
 
 namespace slimgrad {
 

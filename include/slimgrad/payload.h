@@ -30,10 +30,10 @@
 #include <string_view>
 #include <vector>
 
+#include <slimgrad/apply.h>
 #include <slimgrad/error.h>
 #include <slimgrad/float_format.h>
 #include <slimgrad/payload_info.h>
-#include <slimgrad/quantize.h>
 
 namespace slimgrad {
 

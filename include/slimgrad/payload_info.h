@@ -45,14 +45,15 @@ struct PayloadInfo {
   int block_log2 = 18;  // a block holds 2^block_log2 values; not for kRaw
 
   // kUniform: a value is an integer of at most half = 2^(bits-1) - 1 times scale. With a model
-  // other than kCounted, the codes of its shape and of its scale in units of `scale`.
+  // other than kCounted, which is a generalized normal law, its shape, and its scale in units of
+  // `scale`; both are numbers that the header's 16 bits can hold.
   // kFloat, and kPruned with Survivors::kFloat: a value of 1-exponent_bits-mantissa_bits times
   // scale.
   float scale = 1;
   int bits = 8;
   TableModel model = TableModel::kCounted;
-  std::uint16_t model_shape = 0;
-  std::uint16_t model_scale = 0;
+  double model_shape = 0;
+  double model_scale = 0;
   int exponent_bits = 4;
   int mantissa_bits = 3;
 

@@ -3,23 +3,25 @@
 #define SLIMGRAD_SLIMGRAD_H_
 
 #include <slimgrad/allocation.h>
+#include <slimgrad/apply.h>
 #include <slimgrad/container.h>
 #include <slimgrad/distribution.h>
 #include <slimgrad/error.h>
 #include <slimgrad/fit.h>
 #include <slimgrad/float_format.h>
 #include <slimgrad/format_choice.h>
-#include <slimgrad/gradient_plan.h>
+#include <slimgrad/gate.h>
+#include <slimgrad/gates.h>
 #include <slimgrad/half.h>
 #include <slimgrad/measure.h>
 #include <slimgrad/pack.h>
 #include <slimgrad/payload.h>
 #include <slimgrad/payload_info.h>
-#include <slimgrad/prune.h>
-#include <slimgrad/pruning.h>
-#include <slimgrad/quantize.h>
 #include <slimgrad/steps.h>
 #include <slimgrad/tensor_stats.h>
+#include <slimgrad/threshold.h>
+#include <slimgrad/treatment.h>
+#include <slimgrad/treatment_choice.h>
 #include <slimgrad/version.h>
 
 #endif  // SLIMGRAD_SLIMGRAD_H_

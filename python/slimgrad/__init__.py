@@ -4,9 +4,9 @@ from importlib.metadata import version as _version
 
 from . import functional, nn
 from .coding import PayloadError, decode, encode, inspect
-from .controller import Controller, compress
+from .compression import compress
+from .controller import Controller
 from .distributions import FAMILIES, Distribution, fit
-from .fewbit import step_table
 from .files import load, save
 from .formats import FloatFormat, best_format, expected_error, gradient_scale, relative_error
 from .gradients import LossScale, Prune, Quantize
@@ -77,7 +77,6 @@ __all__ = [
     "release_memory",
     "save",
     "saved_bytes",
-    "step_table",
     "steps",
     "threshold",
 ]

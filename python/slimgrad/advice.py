@@ -36,12 +36,12 @@ def _too_sparse(rows: list[dict], prune: Prune) -> list[str]:
     if harmed < 3 or harmed <= len(rows) / 2:
         return []
     remedy = "prune less, language models for example to 0.5"
-    if not prune.sparse_backward:
+    if not prune.is_sparse:
         remedy += (
             f", or for the weight's gradient alone, whose noise stays in its layer: "
             f"Prune(weight={prune.sparsity:g}, input=0)"
         )
-    elif prune.input > 0:
+    elif prune.products["input"] > 0:
         remedy += ", above all with input=0: noise in the input's gradient runs through all layers"
     return [
         f"{harmed} of {len(rows)} pruned gradients keep a cosine below {LEAST_COSINE:g}, the "
@@ -51,7 +51,7 @@ def _too_sparse(rows: list[dict], prune: Prune) -> list[str]:
 
 def _out_of_reach(rows: list[dict], prune: Prune) -> list[str]:
     """Whether an allocation over all layers found room for its sparsity."""
-    if prune.allocation == "uniform" or prune.sparse_backward:
+    if prune.allocation == "uniform" or prune.is_sparse:
         return []
     elements = sum(row["elements"] for row in rows)
     zeros = sum(row["sparsity"] * row["elements"] for row in rows)

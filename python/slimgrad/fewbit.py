@@ -1,4 +1,4 @@
-"""Step tables as the few-bit layers use them: found once, kept, and made from any function.
+"""Step tables as the few-bit layers use them: found once and kept.
 
 The default weight is the standard normal density: activations mostly see normalised inputs, and
 there a 3-bit GELU table made for N(0, 1) has about half the error of one made for a uniform law.
@@ -6,7 +6,6 @@ there a 3-bit GELU table made for N(0, 1) has about half the error of one made f
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -67,31 +66,3 @@ def table_for(
     low, high = INTERVAL if interval is None else interval
     interval = (float(constant(low)), float(constant(high)))
     return _table(name, constants, constant(bits), interval, weight)
-
-
-def step_table(
-    function: Callable[[torch.Tensor], torch.Tensor],
-    bits: int = 3,
-    interval: tuple[float, float] = INTERVAL,
-    weight: str = WEIGHT,
-    even: bool = False,
-    num_samples: int = 8193,
-) -> StepTable:
-    """The best step table for the derivative of a pointwise Python function.
-
-    The derivative is taken by autograd in float64 at ``num_samples`` points of ``interval`` and
-    joined by straight lines, so a jump is smeared over one of these cells. ``even=True`` promises
-    f'(-x) = f'(x): the table is then one over |x|, with twice the resolution.
-    """
-    check_bits("step_table", bits)
-    low, high = float(interval[0]), float(interval[1])
-    with torch.enable_grad():
-        x = torch.linspace(low, high, num_samples, dtype=torch.float64, requires_grad=True)
-        y = function(x)
-        if not isinstance(y, torch.Tensor) or y.shape != x.shape:
-            raise ValueError(
-                f"[step_table] expected a pointwise function, got {getattr(y, 'shape', type(y))} "
-                f"for an input of shape {tuple(x.shape)}"
-            )
-        (slope,) = torch.autograd.grad(y.sum(), x)
-    return StepTable(*ops.sampled_steps(slope, bits, low, high, weight, even))

@@ -203,7 +203,7 @@ class _Stepwise(torch.autograd.Function):
 def stepwise(
     x: torch.Tensor, f: Callable[[torch.Tensor], torch.Tensor], table: StepTable
 ) -> torch.Tensor:
-    """f(x) for any pointwise f, with the gradient of a step table: see ``sg.step_table``.
+    """f(x) for any pointwise f, with the gradient of a step table: see ``sg.steps``.
 
     f runs without autograd and must not change x.
     """

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch
-
+from ._choices import check_choice
 from .formats import FloatFormat, as_format
-from .plan import (
-    METHODS,
-    PRUNE_KINDS,
-    ROUNDINGS,
-    SCALE_METHODS,
-    SPLIT,
-    SPLIT_METHODS,
-    UNDERFLOWS,
-    Plan,
-    choice,
-)
 
-ALLOCATIONS = ("uniform", "min_cosine", "mean_cosine", "mean_error", "total_error", "targets")
-
+PRODUCTS = ("weight", "input")  # of a layer's backward pass: for the gradient of each
 
 # Of a sparse backward pass, if the user names none: noise in the weight's gradient stays in its
 # layer, noise in the input's runs through all layers before it (docs/results.md has the times to an
@@ -70,7 +58,7 @@ class Prune:
     targets: Mapping[str, float] | None = field(default=None, hash=False)
 
     def __post_init__(self):
-        self._settle_products()
+        self._check_products()
         self._settle_targets()
         for name in ("sparsity", "weight", "input"):
             value = getattr(self, name)
@@ -78,15 +66,17 @@ class Prune:
                 raise ValueError(f"[Prune] expected 0 <= {name} < 1, got {value!r}")
         if not 0 < self.cap <= 1:
             raise ValueError(f"[Prune] expected 0 < cap <= 1, got {self.cap}")
-        choice(self.method, METHODS, "method")
-        choice(self.allocation, ALLOCATIONS, "allocation")
+        check_choice(self.method, "threshold method", "Prune", "method")
+        check_choice(self.allocation, "allocation", "Prune", "allocation")
+        check_choice(self.kind, "kind", "Prune", "kind")
+        if self.kind == "none":
+            raise ValueError("[Prune] expected a kind of pruning, got 'none'")
         if self.allocation != "uniform" and self.method == "mean":
             raise ValueError(
                 f"[Prune] expected another method than 'mean' with allocation={self.allocation!r}: "
                 "it says nothing of the cosine"
             )
-        choice(self.kind, PRUNE_KINDS[1:], "kind")
-        if self.sparse_backward and self.kind != "stochastic":
+        if self.is_sparse and self.kind != "stochastic":
             raise ValueError(f"[Prune] expected kind='stochastic', got {self.kind!r}")
 
     def _settle_targets(self) -> None:
@@ -126,43 +116,45 @@ class Prune:
                     f"{target!r}; there are: {some or 'none'}"
                 )
 
-    def _settle_products(self) -> None:
+    def _check_products(self) -> None:
         """One sparsity for the gradient, or one for each product; never both."""
-        by_product = self.weight is not None or self.input is not None
-        sparse = by_product if self.sparse_backward is None else self.sparse_backward
-        if sparse not in (False, True, "always"):
+        sparse = self.sparse_backward
+        if sparse not in (None, False, True, "always"):
             raise ValueError(
                 f"[Prune] expected sparse_backward to be True, False or 'always', got {sparse!r}"
             )
-        # Equal ones are what this very function made of sparsity, in an object that is copied.
-        if (
-            by_product
-            and self.sparsity is not None
-            and {self.weight, self.input} != {self.sparsity}
-        ):
+        by_product = self.weight is not None or self.input is not None
+        if by_product and self.sparsity is not None:
             raise ValueError("[Prune] expected either sparsity or weight and input, got both")
-        if by_product and not sparse:
+        if by_product and sparse is False:
             raise ValueError(
                 "[Prune] expected sparse_backward=True with weight and input, got "
-                f"sparse_backward={self.sparse_backward!r}"
+                f"sparse_backward={sparse!r}"
             )
-        if self.sparsity is None and not sparse:
+        if self.sparsity is None and not self.is_sparse:
             raise ValueError("[Prune] expected a sparsity, got none")
-        weight, input = self.weight, self.input
-        if sparse and self.sparsity is not None:
-            weight = input = self.sparsity
-        elif sparse and not by_product:
-            weight, input = DEFAULT_WEIGHT_SPARSITY, DEFAULT_INPUT_SPARSITY
-        elif sparse:
-            weight, input = weight or 0.0, input or 0.0
-        for name, value in (("sparse_backward", sparse), ("weight", weight), ("input", input)):
-            object.__setattr__(self, name, value)
 
-    def write(self, plan: torch.Tensor, sparsity: float | None = None) -> None:
-        """Into the plan of a layer or, with its own sparsity, of a product."""
-        plan[Plan.PRUNE] = PRUNE_KINDS.index(self.kind)
-        plan[Plan.SPARSITY] = plan[Plan.TARGET] = self.sparsity if sparsity is None else sparsity
-        plan[Plan.METHOD] = METHODS.index(self.method)
+    @property
+    def is_sparse(self) -> bool:
+        """Whether layers get a sparse backward pass."""
+        by_product = self.weight is not None or self.input is not None
+        return by_product if self.sparse_backward is None else bool(self.sparse_backward)
+
+    @property
+    def products(self) -> dict[str, float]:
+        """The sparsity of each product of a sparse backward pass; none without one."""
+        if not self.is_sparse:
+            return {}
+        if self.sparsity is not None:
+            return dict.fromkeys(PRODUCTS, self.sparsity)
+        if self.weight is None and self.input is None:
+            return {"weight": DEFAULT_WEIGHT_SPARSITY, "input": DEFAULT_INPUT_SPARSITY}
+        return {"weight": self.weight or 0.0, "input": self.input or 0.0}
+
+    def options(self, product: str | None = None) -> dict[str, Any]:
+        """Of a gate, or of that of one product."""
+        sparsity = self.sparsity if product is None else self.products[product]
+        return {"prune": self.kind, "sparsity": sparsity, "method": self.method}
 
 
 @dataclass(frozen=True)
@@ -216,24 +208,28 @@ class Quantize:
             object.__setattr__(self, "bits", self.format.bits)
         if not isinstance(self.bits, int) or not 2 <= self.bits <= 8:
             raise ValueError(f"[Quantize] expected 2 to 8 bits, got {self.bits!r}")
-        choice(self.method, SPLIT_METHODS, "method")
-        choice(self.rounding, ROUNDINGS, "rounding")
-        choice(self.underflow, UNDERFLOWS, "underflow")
+        check_choice(self.method, "split method", "Quantize", "method")
+        check_choice(self.rounding, "rounding", "Quantize", "rounding")
+        check_choice(self.underflow, "underflow", "Quantize", "underflow")
         if not isinstance(self.scale, LossScale):
-            choice(self.scale, SCALE_METHODS, "scale")
+            check_choice(self.scale, "scale", "Quantize", "scale")
 
-    def write(self, plan: torch.Tensor) -> None:
-        plan[Plan.BITS] = self.bits
-        plan[SPLIT] = SPLIT_METHODS.index(self.method)
+    def options(self) -> dict[str, Any]:
+        """Of a gate."""
+        options = {
+            "bits": self.bits,
+            "split": self.method,
+            "rounding": self.rounding,
+            "underflow": self.underflow,
+        }
         if self.format is not None:
-            plan[Plan.EXPONENT_BITS] = self.format.exponent_bits
-            plan[Plan.MANTISSA_BITS] = self.format.mantissa_bits
+            options["exponent_bits"] = self.format.exponent_bits
+            options["mantissa_bits"] = self.format.mantissa_bits
         if isinstance(self.scale, LossScale):
-            plan[Plan.FIXED_SCALE] = 1 / self.scale.value
+            options["fixed_scale"] = 1 / self.scale.value
         else:
-            plan[Plan.SCALE_METHOD] = SCALE_METHODS.index(self.scale)
-        plan[Plan.ROUNDING] = ROUNDINGS.index(self.rounding)
-        plan[Plan.UNDERFLOW] = UNDERFLOWS.index(self.underflow)
+            options["scale_method"] = self.scale
+        return options
 
 
 def parse_gradients(what) -> tuple[Prune | None, Quantize | None]:

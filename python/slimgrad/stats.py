@@ -9,19 +9,8 @@ import torch
 from ._arguments import number, tensor_with_values
 from ._library import ops
 
-_FIELDS = (
-    "count",
-    "zeros",
-    "nonfinite",
-    "zero_fraction",
-    "log_mean",
-    "log_std",
-    "max_abs",
-    "mean_abs",
-    "mean_square",
-)
-STATS_SIZE = len(_FIELDS) + 2048
-_COUNTS = {"count", "zeros", "nonfinite"}
+_COUNTS, _NUMBERS = ops.stats_fields()
+_FIELDS = (*_COUNTS, *_NUMBERS)
 
 
 class TensorStats:
@@ -58,9 +47,7 @@ class TensorStats:
     @staticmethod
     def histogram_edges() -> torch.Tensor:
         """The lower edge of every bin, and last the upper edge of the last one."""
-        bits = torch.arange(2049, dtype=torch.int64) << 20
-        edges = bits.clamp(max=0x7F800000).to(torch.int32).view(torch.float32).double()
-        return edges.clamp(max=2.0**128)
+        return ops.histogram_edges()
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name):.6g}" for name in _FIELDS)
@@ -70,7 +57,7 @@ class TensorStats:
 def measure(x: torch.Tensor) -> TensorStats:
     """All statistics of ``x`` in one pass. ``x`` is float32, bfloat16 or float16, of any layout.
 
-    The result does not depend on the number of threads. Above 2**20 elements the histogram is a
+    The result does not depend on the number of threads. Above 2**21 elements the histogram is a
     sample; everything else still sees every value.
     """
     return TensorStats(ops.measure(tensor_with_values(x, "measure")))

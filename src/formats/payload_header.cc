@@ -8,6 +8,8 @@
 
 #include <slimgrad/error.h>
 
+#include "formats/model_parameter.h"
+
 namespace slimgrad {
 namespace {
 
@@ -116,8 +118,8 @@ void write_parameters(const PayloadInfo& info, Writer& out) {
       out.number(info.scale);
       out.byte(static_cast<std::uint64_t>(info.model));
       if (info.model == TableModel::kCounted) return;
-      out.fixed(info.model_shape, 2);
-      out.fixed(info.model_scale, 2);
+      out.fixed(encode_parameter(info.model_shape), 2);
+      out.fixed(encode_parameter(info.model_scale), 2);
       return;
     case PayloadKind::kFloat:
       return write_float_codes(info, out);
@@ -148,8 +150,8 @@ void read_parameters(Reader& in, PayloadInfo& info) {
       info.scale = read_scale(in);
       info.model = in.choice(TableModel::kGennorm, "model");
       if (info.model == TableModel::kCounted) return;
-      info.model_shape = static_cast<std::uint16_t>(in.fixed(2));
-      info.model_scale = static_cast<std::uint16_t>(in.fixed(2));
+      info.model_shape = decode_parameter(static_cast<std::uint16_t>(in.fixed(2)));
+      info.model_scale = decode_parameter(static_cast<std::uint16_t>(in.fixed(2)));
       return;
     case PayloadKind::kFloat:
       return read_float_codes(in, info);

@@ -1,4 +1,4 @@
-#include <slimgrad/quantizer.h>
+#include <slimgrad/treatment.h>
 
 #include "base/names.h"
 
@@ -11,6 +11,9 @@ constexpr NameTable<Underflow, 2> kUnderflows = {
     {{Underflow::kZero, "zero"}, {Underflow::kStochastic, "stochastic"}}};
 
 }  // namespace
+
+std::string_view rounding_name(Rounding rounding) { return name_of(kRoundings, rounding); }
+std::string_view underflow_name(Underflow underflow) { return name_of(kUnderflows, underflow); }
 
 Rounding parse_rounding(std::string_view name) {
   return parse_name(kRoundings, "quantize", "rounding", name);

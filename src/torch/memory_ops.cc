@@ -9,7 +9,7 @@
 
 #include <slimgrad/sparse_layers.h>
 
-#include "codecs/scratch_pool.h"
+#include "base/scratch_pool.h"
 #include "torch/recycled_memory.h"
 
 namespace slimgrad {

@@ -22,14 +22,14 @@ inline at::Tensor take_gradient(torch::autograd::variable_list& grads) {
   return grad;
 }
 
-// Whether nobody else holds the tensor or its memory, it has these strides without holes, and it is
-// a plain tensor that nobody traces. With retain_graph=True it may be overwritten too: the next
-// backward comes with a gradient of its own.
-inline bool is_ours(const at::Tensor& grad, c10::SymIntArrayRef strides) {
+// Whether nobody else holds the tensor or its memory, it has no holes, and it is a plain tensor
+// that nobody traces. With retain_graph=True it may be overwritten too: the next backward comes
+// with a gradient of its own.
+inline bool is_ours(const at::Tensor& grad) {
   return !at::GradMode::is_enabled() && grad.use_count() == 1 && !at::isTensorSubclassLike(grad) &&
          !c10::impl::TorchDispatchModeTLS::any_modes_set() && grad.has_storage() &&
          grad.storage().use_count() == 1 && !grad.requires_grad() &&
-         grad.sym_strides() == strides && grad.is_non_overlapping_and_dense();
+         grad.is_non_overlapping_and_dense();
 }
 
 }  // namespace slimgrad::torch_ops

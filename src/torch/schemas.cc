@@ -3,9 +3,11 @@
 #include <torch/library.h>
 
 TORCH_LIBRARY(slimgrad, m) {
-  // Statistics: a float64 tensor laid out as torch/stats_tensor.h says.
+  // Statistics: a float64 tensor laid out as torch/measure/stats_tensor.h says.
   m.def("measure(Tensor x) -> Tensor");
   m.def("_measure_aten(Tensor x) -> Tensor");  // for any device; tests compare the two
+  m.def("stats_fields() -> (str[], str[])");   // whole numbers, then the others; then the histogram
+  m.def("histogram_edges() -> Tensor");
   m.def("lognormal_stats(float log_mean, float log_std, float zero_fraction, int count) -> Tensor");
 
   // Distributions, by family name and parameters.
@@ -89,7 +91,7 @@ TORCH_LIBRARY(slimgrad, m) {
       "inspect(Tensor payload) "
       "-> (str, str, int[], float, int[], str, float[], str)");
 
-  // The index of a file with several payloads, in columns: torch/container.cc says which.
+  // The index of a file with several payloads, in columns: torch/coding/container.cc says which.
   m.def(
       "container_index(Tensor file) "
       "-> (str[], str[], int[], int[], int[], int[], int[], bool, str[])");
@@ -97,9 +99,29 @@ TORCH_LIBRARY(slimgrad, m) {
       "container_header(str[] names, str[] types, int[] num_dims, int[] lengths, "
       "int[] payload_bytes, bool has_metadata, str[] metadata) -> Tensor");
 
+  // The state of a gate, by name (torch/apply/gate_ops.cc). What is not given has its default.
+  m.def(
+      "new_gate_plan(*, str? prune=None, float? sparsity=None, str? method=None, int? bits=None, "
+      "int? exponent_bits=None, int? mantissa_bits=None, str? split=None, "
+      "str? scale_method=None, float? fixed_scale=None, str? rounding=None, "
+      "str? underflow=None, int? seed=None, bool of_input_product=False, int? min_elements=None, "
+      "int? sample_size=None, "
+      "int? refresh_every=None, int? warmup=None, int[] schedule_calls=[], "
+      "float[] schedule_sparsities=[]) -> Tensor");
+  m.def("new_gate_stats() -> Tensor");
+  m.def(
+      "gate_report(Tensor plan, Tensor stats) "
+      "-> (str[], int[], str[], bool[], str[], float[], str)");
+  m.def("gate_statistics(Tensor stats) -> Tensor");
+  m.def("gate_fields(Tensor plan) -> (str[], float[])");
+  m.def("layer_seed(int seed, int index) -> int");
+  m.def("choices(str what) -> str[]");
+  m.def("refresh_gate_(Tensor(a!) plan) -> ()");
+  m.def("set_gate_sparsity_(Tensor(a!) plan, float sparsity) -> ()");
+
   // Neural gradients: the identity forward; backward runs compress_gradient, which reads the
-  // layer's plan, writes plan and stats (torch/plan_tensor.h), and draws with `stream` mixed into
-  // the seed.
+  // layer's plan, writes plan and stats (torch/apply/plan_tensor.h), and draws with `stream` mixed
+  // into the seed.
   m.def("gradient_gate(Tensor x, Tensor plan, Tensor stats, int stream) -> Tensor");
   m.def("compress_gradient(Tensor grad, Tensor(a!) plan, Tensor(b!) stats, int stream) -> Tensor");
   m.def("compress_gradient_(Tensor(a!) grad, Tensor(b!) plan, Tensor(c!) stats, int stream) -> ()");
@@ -130,9 +152,10 @@ TORCH_LIBRARY(slimgrad, m) {
       "int[] dilation, int groups, str product) "
       "-> (int[], float[], float[], float[], float[])");
 
-  // Layers with a sparse backward pass. The five tensors are a layer's state (torch/plan_tensor.h
-  // for each product, torch/product_choice.h); backward reads and writes them. `wanted`: gradients
-  // of x, weight and bias; one that is not wanted comes back empty.
+  // Layers with a sparse backward pass. The five tensors are a layer's state
+  // (torch/apply/plan_tensor.h for each product, torch/sparse/product_choice.h); backward reads and
+  // writes them. `wanted`: gradients of x, weight and bias; one that is not wanted comes back
+  // empty.
   m.def(
       "sparse_linear(Tensor x, Tensor weight, Tensor? bias, Tensor weight_plan, "
       "Tensor weight_stats, Tensor input_plan, Tensor input_stats, Tensor choice, int stream) "

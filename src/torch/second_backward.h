@@ -1,5 +1,7 @@
 // An approximate gradient cannot be differentiated: its own derivative is not kept. So whoever asks
-// for a second backward gets an error, and never a result that silently lacks a term.
+// for a second backward gets an error, and never a result that silently lacks a term. Who has state
+// refuses at once, before the pass is counted and written; who has none refuses a second backward
+// when it comes, so that create_graph=True for the sake of other parts of a network does no harm.
 #ifndef SLIMGRAD_TORCH_SECOND_BACKWARD_H_
 #define SLIMGRAD_TORCH_SECOND_BACKWARD_H_
 
@@ -14,10 +16,17 @@
 
 namespace slimgrad::torch_ops {
 
-// Call it on the result of a backward. With create_graph=True, and only then, gradient mode is on:
-// the result is given a history that raises when it is used. Its edges, which are never followed,
-// make whatever the activation's input and the incoming gradient depend on reachable: otherwise a
-// request for their gradients would be answered with "unused".
+// Call it first in the backward of an op with state: gates and sparse layers.
+inline void check_first_backward(const char* op) {
+  TORCH_CHECK(!at::GradMode::is_enabled(), "[", op,
+              "] expected a first backward pass, got create_graph=True: a compressed gradient has "
+              "no derivative");
+}
+
+// Call it on the result of a few-bit activation's backward. With create_graph=True, and only then,
+// gradient mode is on: the result is given a history that raises when it is used. Its edges, which
+// are never followed, make whatever the activation's input and the incoming gradient depend on
+// reachable: otherwise a request for their gradients would be answered with "unused".
 inline void refuse_second_backward(at::Tensor& result, const at::Tensor& grad) {
   if (!at::GradMode::is_enabled() || !result.defined() || result.requires_grad()) return;
   torch::autograd::edge_list edges;

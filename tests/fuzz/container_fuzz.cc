@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "codecs/checksum.h"
+#include "arrays/coding/checksum.h"
 
 namespace {
 

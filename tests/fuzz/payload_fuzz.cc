@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "codecs/checksum.h"
+#include "arrays/coding/checksum.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // A few bytes may announce constant blocks of 2^20 values each, rightly; here that is too slow.

@@ -12,8 +12,6 @@
 #include <random>
 #include <string>
 
-#include "program/half.h"
-
 namespace slimgrad::program {
 namespace {
 
@@ -111,24 +109,6 @@ TEST_F(NpyTest, CountsWhatFloat32CannotHold) {
   EXPECT_EQ(read.underflowed, 1u);
   EXPECT_THAT(read.values, ElementsAre(0.1f, HUGE_VALF, -HUGE_VALF, 0, 0, HUGE_VALF, 2));
   EXPECT_THAT(file.read_doubles(silent_), ElementsAre(0.1, 1e39, -1e300, 1e-60, 0, inf, 2));
-}
-
-// value = (-1)^s 2^(e - 15) (1 + m / 1024), by the definition of the format and ldexp.
-TEST(Half, EveryFloat16) {
-  for (int bits = 0; bits < 65536; ++bits) {
-    const int exponent = bits >> 10 & 31;
-    const int mantissa = bits & 1023;
-    const float got = float16_to_float(static_cast<std::uint16_t>(bits));
-    ASSERT_EQ(std::signbit(got), bits >= 32768) << bits;
-    if (exponent == 31) {
-      ASSERT_EQ(std::isnan(got), mantissa != 0) << bits;
-      ASSERT_FALSE(std::isfinite(got)) << bits;
-    } else {
-      const double want = exponent == 0 ? std::ldexp(mantissa, -24)
-                                        : std::ldexp(1024 + mantissa, exponent - 15 - 10);
-      ASSERT_EQ(std::fabs(got), want) << bits;
-    }
-  }
 }
 
 TEST_F(NpyTest, ReadsBothHalves) {

@@ -48,17 +48,19 @@ def make(gradients="fp6", seed=3, width=16, **options):
     return model, sg.compress(model, gradients, seed=seed, **{"min_elements": 1, **options})
 
 
-def train(model, steps, optimizer=None, first=0, forward=None):
+def train(model, steps, optimizer=None, first=0, forward=None, size=16, each=lambda: None):
+    """The losses; ``each`` is called after every step."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     forward = model if forward is None else forward
     losses = []
     for step in range(first, first + steps):
-        x, y = batch(step)
+        x, y = batch(step, size)
         optimizer.zero_grad()
         loss = F.cross_entropy(forward(x), y)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        each()
     return losses
 
 

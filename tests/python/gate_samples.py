@@ -2,9 +2,9 @@
 plan says, and gradients."""
 
 import torch
+from plan_fields import Plan
 
 import slimgrad as sg
-from slimgrad.plan import Plan, new_layer_stats, new_plan
 
 ops = torch.ops.slimgrad
 
@@ -13,16 +13,13 @@ _MASK = (1 << 64) - 1
 
 def state(*parts, **fields):
     """Plan and stats of one layer that compresses any size; ``fields`` overrides plan fields."""
-    plan = new_plan()
-    plan[Plan.SEED_LOW] = 5
-    plan[Plan.SEED_HIGH] = 7
-    plan[Plan.SAMPLE_SIZE] = 1 << 16
-    plan[Plan.REFRESH_EVERY] = 1
+    options = {"seed": 7 << 32 | 5, "min_elements": 0}
     for part in parts:
-        part.write(plan)
+        options |= part.options()
+    plan = ops.new_gate_plan(**options)
     for name, value in fields.items():
         plan[Plan[name]] = value
-    return plan, new_layer_stats()
+    return plan, ops.new_gate_stats()
 
 
 def _mix(x):

@@ -30,7 +30,7 @@ OF_ANY_DEVICE = {
 OF_TENSORS = NEED_VALUES | OF_ANY_DEVICE
 # All activations: those with further arguments get them here.
 FURTHER = {"threshold": (0.5, 0.0), "prelu": (torch.tensor([0.25]),), "max_pool2d": (2,)}
-FURTHER["stepwise"] = (torch.sin, sg.step_table(torch.sin))
+FURTHER["stepwise"] = (torch.sin, sg.steps(torch.sin))
 ACTIVATIONS = {
     name: (lambda x, function=function, name=name: function(x, *FURTHER.get(name, ())))
     for name, function in inspect.getmembers(sg.functional, inspect.isfunction)

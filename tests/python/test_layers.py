@@ -13,11 +13,11 @@ MAY_INCLUDE = {
     "formats": {"base"},
     "math": {"base", "formats", "boost"},
     "kernels": {"base", "formats", "hwy"},
-    "codecs": {"base", "formats", "math", "kernels", "xxhash", "json"},
-    "torch": {"base", "formats", "math", "kernels", "codecs", "libtorch"},
-    "program": {"base", "formats", "math", "kernels", "codecs", "cli11", "json"},
+    "arrays": {"base", "formats", "math", "kernels", "xxhash", "json"},
+    "torch": {"base", "formats", "math", "kernels", "arrays", "libtorch"},
+    "program": {"base", "formats", "math", "kernels", "arrays", "cli11", "json"},
     # The two programs print the same tables.
-    "trainer": {"base", "formats", "codecs", "torch", "program", "libtorch", "cli11", "json"},
+    "trainer": {"base", "formats", "arrays", "torch", "program", "libtorch", "cli11", "json"},
 }
 PROGRAMS = ("program", "trainer")
 
@@ -26,25 +26,25 @@ PUBLIC_LAYER = {
     "error.h": "base",
     "version.h": "base",
     "float_format.h": "formats",
-    "apply_counts.h": "formats",
     "half.h": "formats",
     "payload_info.h": "formats",
-    "quantizer.h": "formats",
     "tensor_stats.h": "formats",
+    "treatment.h": "formats",
     "allocation.h": "math",
     "distribution.h": "math",
     "format_choice.h": "math",
-    "pruning.h": "math",
     "steps.h": "math",
-    "container.h": "codecs",
-    "fit.h": "codecs",
-    "measure.h": "codecs",
-    "gradient_plan.h": "codecs",
-    "pack.h": "codecs",
-    "payload.h": "codecs",
-    "prune.h": "codecs",
-    "quantize.h": "codecs",
-    "slimgrad.h": "codecs",
+    "threshold.h": "math",
+    "apply.h": "arrays",
+    "container.h": "arrays",
+    "fit.h": "arrays",
+    "gate.h": "arrays",
+    "gates.h": "arrays",
+    "measure.h": "arrays",
+    "pack.h": "arrays",
+    "payload.h": "arrays",
+    "slimgrad.h": "arrays",
+    "treatment_choice.h": "arrays",
     "activations.h": "torch",
     "gradient_gate.h": "torch",
     "nn_layers.h": "torch",
@@ -87,7 +87,9 @@ def arrows(file: Path):
 def sources():
     for folder in MAY_INCLUDE:
         base = ROOT / (folder if folder in PROGRAMS else f"src/{folder}")
-        for file in sorted(base.glob("*.[ch]*")):
+        files = sorted(base.rglob("*.[ch]*"))
+        assert files, f"no sources in {base}"
+        for file in files:
             yield pytest.param(folder, file, id=str(file.relative_to(ROOT)))
     for header in sorted((ROOT / "include/slimgrad").glob("*.h")):
         yield pytest.param(PUBLIC_LAYER[header.name], header, id=str(header.relative_to(ROOT)))
@@ -100,10 +102,37 @@ def test_includes_point_downwards(layer, file):
             assert target in MAY_INCLUDE[layer], f"{layer} may not include {path}"
 
 
+# The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
+ROOMS = {"measure", "apply", "coding", "sparse", "fewbit"}
+
+
+def test_layers_have_the_same_rooms():
+    rooms = {
+        layer: {room.name for room in (ROOT / "src" / layer).iterdir() if room.is_dir()}
+        for layer in ("base", "formats", "math", "kernels", "arrays", "torch")
+    }
+    assert set().union(*rooms.values()) == ROOMS
+    assert all(found <= ROOMS for found in rooms.values())
+    for layer, found in rooms.items():
+        tests = ROOT / "tests" / layer
+        assert {room.name for room in tests.iterdir() if room.is_dir()} <= found
+
+
+def test_python_tests_have_the_same_rooms():
+    tests = ROOT / "tests" / "python"
+    files = [file.relative_to(tests) for file in tests.rglob("*.py")]
+    assert {file.parts[0] for file in files if len(file.parts) > 1} == ROOMS
+    assert all(len(file.parts) <= 2 for file in files)
+    # pytest imports them by their names alone.
+    assert len({file.name for file in files}) == len(files)
+
+
 def test_the_check_sees_an_arrow_that_points_up(tmp_path):
     bad = tmp_path / "bad.h"
-    bad.write_text('#include "codecs/measure.h"\n#include <torch/library.h>\n#include <vector>\n')
-    assert [target for target, _ in arrows(bad)] == ["codecs", "libtorch", None]
-    assert "codecs" not in MAY_INCLUDE["math"]
+    bad.write_text(
+        '#include "arrays/measure/measure.h"\n#include <torch/library.h>\n#include <vector>\n'
+    )
+    assert [target for target, _ in arrows(bad)] == ["arrays", "libtorch", None]
+    assert "arrays" not in MAY_INCLUDE["math"]
     with_torch = {name for name, allowed in MAY_INCLUDE.items() if "libtorch" in allowed}
     assert with_torch == {"torch", "trainer"}

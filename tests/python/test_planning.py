@@ -176,6 +176,17 @@ def test_steps():
     assert sg.steps("silu", 1, interval=(-4, 4)).levels[0] < sg.steps("silu", 1).levels[1]
 
 
+@pytest.mark.parametrize("weight", ["uniform", "normal"])
+def test_steps_of_a_function(weight):
+    """As those of its name, up to the lines between the samples, and uniform by default."""
+    named = sg.steps("gelu", weight=weight)
+    made = sg.steps(torch.nn.functional.gelu, weight=weight)
+    assert made.levels == pytest.approx(named.levels, abs=1e-3) and not made.even
+    assert made.error == pytest.approx(named.error, rel=1e-3)
+    assert (sg.steps(torch.nn.functional.gelu) == made) == (weight == "uniform")
+    assert not hasattr(sg, "step_table")
+
+
 @pytest.mark.parametrize("family", sg.FAMILIES)
 def test_every_family_fits_and_compares(family):
     x = lognormal_tensor(5000, -3, 1.0)

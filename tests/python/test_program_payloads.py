@@ -56,6 +56,17 @@ def test_fortran_order(tmp_path):
     assert np.array_equal(sg.decode(payload).numpy(), x)
 
 
+def test_inspect_shows_the_model(tmp_path):
+    source = save(tmp_path / "x.npy", gradient().astype("f4"))
+    for model, shape in [("counted", None), ("laplace", 1), ("normal", 2)]:
+        succeed("encode", source, tmp_path / "x.sg", "--mode", "uniform", "--model", model)
+        shown = read_json("inspect", tmp_path / "x.sg")["tensors"][0]
+        known = sg.inspect(torch.from_numpy(np.fromfile(tmp_path / "x.sg", np.uint8)))
+        assert shown.get("model_shape") == known.get("model_shape") == shape
+        assert shown.get("model_scale") == known.get("model_scale")
+        assert (shown.get("model_scale") is None) == (model == "counted")
+
+
 def test_threads_do_not_change_the_bytes(tmp_path):
     source = save(tmp_path / "x.npy", gradient(5_000_000).astype("f4"))
     for threads in (1, 3):

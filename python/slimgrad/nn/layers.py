@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from .._library import ops
+from .._seeds import fresh_seed
 from ..gate import GradientGate, StateModule
-from ..gradients import Prune
-from ..plan import Plan, new_plan
+from ..gradients import PRODUCTS, Prune
 
 SPARSE = "slimgrad_sparse"  # the submodule that holds a layer's state
-PRODUCTS = ("weight", "input")
 
 WAYS = ("auto", "dense", "sparse")
-
-
-def new_product_plan(prune: Prune | None, product: str, seed: int) -> torch.Tensor:
-    """The plan of one product; without ``prune`` it takes the gradient as it comes."""
-    plan = new_plan()
-    # The two products draw by themselves.
-    seed = (seed + PRODUCTS.index(product) * 0xD1B54A32D192ED03) % (1 << 64)
-    plan[Plan.SEED_LOW] = seed & 0xFFFFFFFF
-    plan[Plan.SEED_HIGH] = seed >> 32
-    plan[Plan.MIN_ELEMENTS] = 4096
-    plan[Plan.SAMPLE_SIZE] = 1 << 15
-    plan[Plan.REFRESH_EVERY] = 1
-    if prune is not None:
-        prune.write(plan, getattr(prune, product))
-    return plan
 
 
 def _keep_state(state: SparseState, state_dict: dict, prefix: str, *_) -> None:
@@ -47,17 +32,25 @@ class SparseState(StateModule):
     knows its layout. It is part of the state: a resumed run does as the interrupted one did.
     """
 
+    weight: GradientGate
+    input: GradientGate
     choice: torch.Tensor
 
-    def __init__(self, weight_plan: torch.Tensor, input_plan: torch.Tensor, always: bool = False):
+    def __init__(self, prune: Prune | None = None, *, stream: int = 0, **options: Any):
+        """``prune`` has a sparsity for each product; without it they take the gradient as it comes.
+        ``options`` are those of both gates."""
         super().__init__()
-        self.weight = GradientGate(weight_plan)
-        self.input = GradientGate(input_plan)
+        for product in PRODUCTS:
+            own = options | ({} if prune is None else prune.options(product))
+            if prune is not None and prune.products[product] == 0:
+                own = {name: own[name] for name in own if not name.startswith("schedule")}
+            # The two products draw by themselves.
+            self.add_module(product, GradientGate(**own, of_input_product=product == "input"))
+        always = prune is not None and prune.sparse_backward == "always"
         self.register_buffer("choice", ops.new_sparse_choice(always))
         self.register_load_state_dict_pre_hook(_keep_state)
         # Ranks of a distributed job draw their own random numbers: errors then average out.
-        distributed = torch.distributed
-        self.stream = distributed.get_rank() if distributed.is_initialized() else 0
+        self.stream = stream
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         weight, input = self.weight, self.input
@@ -91,7 +84,7 @@ class SparseState(StateModule):
 
 
 def _new_state(gradients: Prune | None, seed: int | None) -> SparseState:
-    if gradients is not None and not (isinstance(gradients, Prune) and gradients.sparse_backward):
+    if gradients is not None and not (isinstance(gradients, Prune) and gradients.is_sparse):
         raise ValueError(
             "[slimgrad.nn] expected gradients to be a slimgrad.Prune with sparse_backward=True, or "
             f"None, got {gradients!r}"
@@ -101,12 +94,9 @@ def _new_state(gradients: Prune | None, seed: int | None) -> SparseState:
             "[slimgrad.nn] expected allocation='uniform' for a single layer, got "
             f"{gradients.allocation!r}: compress() spreads a sparsity over layers"
         )
-    if seed is None:
-        seed = int(torch.randint(1 << 62, ()).item())
-    plans = [new_product_plan(gradients, product, seed) for product in PRODUCTS]
-    return SparseState(
-        *plans, always=gradients is not None and gradients.sparse_backward == "always"
-    )
+    distributed = torch.distributed
+    stream = distributed.get_rank() if distributed.is_initialized() else 0
+    return SparseState(gradients, stream=stream, seed=fresh_seed(seed))
 
 
 class Linear(nn.Linear):

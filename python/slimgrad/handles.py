@@ -1,0 +1,96 @@
+"""A converted layer, as the controller holds it: one with a gate behind it, or one with a sparse
+backward pass. Both attach themselves to the layer, and let go of it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from .gate import GradientGate
+from .gradients import PRODUCTS, Prune
+from .nn.layers import SPARSE, SparseState, make_dense, make_sparse
+
+GATE = "slimgrad_gate"  # the name of the submodule that a gated layer gets
+
+
+class LayerHandle(Protocol):
+    """What the controller asks of a converted layer."""
+
+    def gates(self) -> dict[str, GradientGate]:
+        """By the name of their row in the report."""
+
+    def rows(self) -> dict[str, dict]:
+        """What the last backward pass saw and did, by the names of gates()."""
+
+    def set_sparsity(self, sparsity: float, product: str | None) -> None: ...
+
+    def detach(self) -> None:
+        """Gives the layer back as it was."""
+
+
+def is_compressed(module: nn.Module) -> bool:
+    return GATE in module._modules or SPARSE in module._modules
+
+
+def _gate_output(module: nn.Module, _inputs, output: torch.Tensor) -> torch.Tensor:
+    return getattr(module, GATE)(output)
+
+
+class GatedLayer:
+    """A layer whose output goes through a gate."""
+
+    def __init__(self, name: str, module: nn.Module, options: dict[str, Any], stream: int):
+        self.name = name
+        self.module = module
+        self.gate = GradientGate(**options)
+        self.gate.stream = stream
+        module.add_module(GATE, self.gate)
+        self._hook = module.register_forward_hook(_gate_output)
+
+    def gates(self) -> dict[str, GradientGate]:
+        return {self.name: self.gate}
+
+    def rows(self) -> dict[str, dict]:
+        return {self.name: self.gate.report()}
+
+    def set_sparsity(self, sparsity: float, product: str | None) -> None:
+        self.gate.set_sparsity(sparsity)
+
+    def detach(self) -> None:
+        self._hook.remove()
+        delattr(self.module, GATE)
+
+
+class SparseLayer:
+    """A layer with a sparse backward pass. Products that are not pruned are in no report."""
+
+    def __init__(
+        self, name: str, module: nn.Module, prune: Prune, options: dict[str, Any], stream: int
+    ):
+        self.name = name
+        self.module = module
+        self.state = SparseState(prune, stream=stream, **options)
+        self._pruned = [product for product in PRODUCTS if prune.products[product] > 0]
+        make_sparse(module, self.state)
+
+    def gates(self) -> dict[str, GradientGate]:
+        return {f"{self.name}.{product}": getattr(self.state, product) for product in self._pruned}
+
+    def rows(self) -> dict[str, dict]:
+        choices = self.state.choices()
+        return {
+            f"{self.name}.{product}": getattr(self.state, product).report() | choices[product]
+            for product in self._pruned
+        }
+
+    def set_sparsity(self, sparsity: float, product: str | None) -> None:
+        products = PRODUCTS if product is None else (product,)
+        for changed in products:
+            getattr(self.state, changed).set_sparsity(sparsity)
+        others = [p for p in self._pruned if p not in products]
+        self._pruned = [p for p in PRODUCTS if p in others or (p in products and sparsity > 0)]
+
+    def detach(self) -> None:
+        make_dense(self.module)

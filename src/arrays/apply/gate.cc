@@ -1,0 +1,101 @@
+#include <slimgrad/gate.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "arrays/apply/apply.h"
+#include "arrays/apply/gate_pass.h"
+#include "base/check.h"
+#include "kernels/measure/gather.h"
+#include "kernels/measure/max_magnitude.h"
+
+namespace slimgrad {
+namespace {
+
+bool is_sparsity(double x) { return x >= 0 && x < 1; }
+
+template <typename T>
+void gather(std::span<const T> from, const kernels::StratifiedSample& sample, std::uint64_t every,
+            std::vector<float>& out) {
+  out.resize((sample.size() + every - 1) / every);
+  kernels::gather_every(from.data(), sample, every, 0, out.size(), out.data());
+}
+
+template <typename T>
+GatePassage pass(GateState& gate, std::span<const T> in, std::span<T> out, std::int64_t stream) {
+  check(in.size() == out.size(), "pass_gate", "as many output as input values", out.size(), " and ",
+        in.size());
+  check_gate_options(gate.options, "pass_gate");
+  GatePass pass(gate, in.size(), kDType<T>, stream);
+  const kernels::StratifiedSample sample = pass.sample();
+  std::vector<float> before, after;
+  gather<T>(in, sample, 1, before);
+  if (pass.see(before) && pass.is_open()) {
+    if (pass.wants_max_abs()) pass.set_max_abs(kernels::max_magnitude(in));
+    pass.treated(apply_as("pass_gate", pass.decide(), in, out, 0));
+    const std::uint64_t every = (sample.size() + GatePass::kCompared - 1) / GatePass::kCompared;
+    gather<T>(out, sample, every, after);
+    pass.compare(before, every, after);
+  } else if (in.data() != out.data()) {
+    std::copy(in.begin(), in.end(), out.begin());
+  }
+  return {pass.close(), pass.stats()};
+}
+
+}  // namespace
+
+void check_gate_options(const GateOptions& options, std::string_view op) {
+  const auto not_negative = [&](std::int64_t value, const char* name) {
+    check(value >= 0, op, std::string(name) + " >= 0", value);
+  };
+  not_negative(options.min_elements, "min_elements");
+  not_negative(options.refresh_every, "refresh_every");
+  not_negative(options.warmup, "warmup");
+  check(options.sample_size > 0, op, "sample_size > 0", options.sample_size);
+  const GradientSettings& settings = options.settings;
+  check(is_sparsity(settings.sparsity), op, "0 <= sparsity < 1", settings.sparsity);
+  check(settings.bits == 0 || (settings.bits >= 2 && settings.bits <= 8), op, "0 or 2 to 8 bits",
+        settings.bits);
+  check(std::isfinite(settings.fixed_scale) && settings.fixed_scale >= 0, op,
+        "a finite fixed scale >= 0", settings.fixed_scale);
+  check(options.schedule.size() <= kMostSchedulePoints, op, "a schedule of at most 8 points",
+        options.schedule.size());
+  std::int64_t last = -1;
+  for (const auto& [call, sparsity] : options.schedule) {
+    check(call > last, op, "a schedule with ascending calls from 0 on", call);
+    check(is_sparsity(sparsity), op, "a schedule with 0 <= sparsity < 1", sparsity);
+    last = call;
+  }
+}
+
+GateState new_gate(const GateOptions& options) {
+  check_gate_options(options, "new_gate");
+  GateState gate;
+  gate.options = options;
+  gate.target = options.settings.sparsity;
+  return gate;
+}
+
+void set_sparsity(GateState& gate, double sparsity) {
+  check(is_sparsity(sparsity), "set_sparsity", "0 <= sparsity < 1", sparsity);
+  gate.options.schedule.clear();
+  gate.options.settings.sparsity = gate.target = sparsity;
+  gate.due = true;
+}
+
+GatePassage pass_gate(GateState& gate, std::span<const float> in, std::span<float> out,
+                      std::int64_t stream) {
+  return pass(gate, in, out, stream);
+}
+GatePassage pass_gate(GateState& gate, std::span<const BFloat16Bits> in,
+                      std::span<BFloat16Bits> out, std::int64_t stream) {
+  return pass(gate, in, out, stream);
+}
+GatePassage pass_gate(GateState& gate, std::span<const Float16Bits> in, std::span<Float16Bits> out,
+                      std::int64_t stream) {
+  return pass(gate, in, out, stream);
+}
+
+}  // namespace slimgrad

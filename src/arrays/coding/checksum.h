@@ -1,0 +1,21 @@
+// The checksum of payloads.
+#ifndef SLIMGRAD_ARRAYS_CODING_CHECKSUM_H_
+#define SLIMGRAD_ARRAYS_CODING_CHECKSUM_H_
+
+#include <cstdint>
+#include <span>
+
+namespace slimgrad {
+
+// XXH3, 64 bits, seed 0. The same on every CPU; with AVX2 it keeps up with the caches, with the
+// instructions that every x86-64 has only with memory.
+std::uint64_t checksum(std::span<const std::uint8_t> bytes) noexcept;
+
+#if defined(__x86_64__)
+// REQUIRES: the CPU has AVX2.
+std::uint64_t checksum_avx2(std::span<const std::uint8_t> bytes) noexcept;
+#endif
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_ARRAYS_CODING_CHECKSUM_H_

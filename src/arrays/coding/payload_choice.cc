@@ -1,0 +1,172 @@
+#include "arrays/coding/payload_choice.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include <slimgrad/fit.h>
+
+#include "arrays/apply/loop_treatment.h"
+#include "arrays/coding/model_table.h"
+#include "arrays/coding/payload_layout.h"
+#include "base/check.h"
+#include "formats/model_parameter.h"
+#include "formats/payload_header.h"
+#include "kernels/half_float.h"
+#include "kernels/measure/magnitude_range.h"
+
+namespace slimgrad {
+namespace {
+
+using kernels::MagnitudeRange;
+
+void check_tensor(const TensorView& tensor) {
+  check(tensor.shape.size() <= kMaxShapeLengths, "encode", "at most 32 dimensions",
+        tensor.shape.size());
+  std::uint64_t bytes = bytes_of(tensor.dtype);
+  for (const std::uint64_t length : tensor.shape) {
+    if (length == 0) return;
+    check(!__builtin_mul_overflow(bytes, length, &bytes) && bytes <= kMaxTensorBytes, "encode",
+          "a tensor of at most 2^60 bytes", "more");
+  }
+  check(tensor.data != nullptr, "encode", "a pointer to the values", "null");
+}
+
+void check_options(const TensorView& tensor, const EncodeOptions& options) {
+  const PayloadKind kind = options.kind;
+  check(kind != PayloadKind::kRaw, "encode", "mode to be lossless, uniform, float or pruned",
+        "raw");
+  const bool small = tensor.dtype != DType::kFloat64 && tensor.dtype != DType::kInt8;
+  check(small || kind == PayloadKind::kLossless, "encode",
+        "float32, bfloat16 or float16 values for all modes but lossless", dtype_name(tensor.dtype));
+  check(options.bits >= 2 && options.bits <= 8, "encode", "2 to 8 bits", options.bits);
+  check(options.scale == 0 || (options.scale >= std::numeric_limits<float>::min() &&
+                               options.scale <= std::numeric_limits<float>::max()),
+        "encode", "a positive scale in the normal range of float32, or 0", options.scale);
+  check(kind == PayloadKind::kUniform || options.model == TableModel::kCounted, "encode",
+        "model counted for all modes but uniform", table_model_name(options.model));
+  check(kind != PayloadKind::kPruned || options.survivors != Survivors::kBFloat16 ||
+            tensor.dtype == DType::kFloat32,
+        "encode", "float32 values for bfloat16 survivors", dtype_name(tensor.dtype));
+  check(options.block_log2 >= kMinBlockLog2 && options.block_log2 <= kMaxBlockLog2, "encode",
+        "block_log2 from 12 to 20", options.block_log2);
+}
+
+// The scale that gives the largest magnitude the code of `largest_code`.
+float automatic_scale(const MagnitudeRange& range, double largest_code) {
+  if (range.largest == 0) return 1.0f;
+  const double scale = kernels::magnitude_value(range.largest) / largest_code;
+  return std::max(static_cast<float>(scale), std::numeric_limits<float>::min());
+}
+
+float scale_of(const EncodeOptions& options, const MagnitudeRange& range, double largest_code) {
+  return options.scale > 0 ? static_cast<float>(options.scale)
+                           : automatic_scale(range, largest_code);
+}
+
+std::span<const float> as_floats(std::span<const float> values) { return values; }
+
+template <typename T>
+std::vector<float> as_floats(std::span<const T> values) {
+  std::vector<float> floats(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    floats[i] = std::bit_cast<float>(kernels::float_bits(values[i]));
+  return floats;
+}
+
+// The law's shape and scale in the form exp(-(|x| / scale)^shape). False if there is nothing to
+// fit, or no fit: all magnitudes equal.
+template <typename T>
+bool fit_model(std::span<const T> values, PayloadInfo& info) {
+  const auto floats = as_floats(values);
+  double shape = 2, scale = 1;
+  try {
+    if (info.model == TableModel::kNormal) {
+      scale = std::numbers::sqrt2 * fit(floats, Family::kNormal).params()[0];
+    } else if (info.model == TableModel::kLaplace) {
+      shape = 1;
+      scale = fit(floats, Family::kLaplace).params()[0];
+    } else {
+      const Distribution law = fit(floats, Family::kGennorm);
+      shape = std::clamp(law.params()[0], kSmallestModelShape, kLargestModelShape);
+      scale = law.params()[1];
+    }
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+  info.model_shape = round_parameter(shape);
+  info.model_scale = round_parameter(scale / info.scale);
+  return is_valid(model_parameters(info));
+}
+
+template <typename T>
+void plan_uniform(std::span<const T> values, const EncodeOptions& options,
+                  const MagnitudeRange& range, PayloadInfo& info) {
+  info.bits = options.bits;
+  info.scale = scale_of(options, range, half_of(options.bits));
+  info.model = options.model;
+  if (info.model != TableModel::kCounted && !fit_model(values, info))
+    info.model = TableModel::kCounted;
+}
+
+void plan_float(const EncodeOptions& options, const MagnitudeRange& range, PayloadInfo& info) {
+  info.exponent_bits = options.format.exponent_bits();
+  info.mantissa_bits = options.format.mantissa_bits();
+  info.scale = scale_of(options, range, options.format.largest());
+}
+
+template <typename T>
+void plan_values(const TensorView& tensor, const EncodeOptions& options, PayloadInfo& info) {
+  const std::span<const T> values(static_cast<const T*>(tensor.data),
+                                  static_cast<std::size_t>(info.num_values()));
+  const MagnitudeRange range = kernels::magnitude_range(values);
+  const bool pruned = info.kind == PayloadKind::kPruned;
+  check((pruned && options.survivors == Survivors::kExact) || range.nonfinite == 0, "encode",
+        "finite values, as only the mode lossless, and pruned with exact survivors, have codes for "
+        "NaN and Inf",
+        range.nonfinite, " that are not");
+  if (info.kind == PayloadKind::kUniform) return plan_uniform(values, options, range, info);
+  if (info.kind == PayloadKind::kFloat) return plan_float(options, range, info);
+  info.survivors = options.survivors;
+  if (options.threshold != 0)
+    info.threshold = make_threshold("encode", options.threshold, kDType<T>);
+  else if (range.smallest < kernels::kInfinityBits)
+    info.threshold = std::bit_cast<float>(range.smallest);
+  if (options.survivors == Survivors::kFloat) plan_float(options, range, info);
+}
+
+// Whether a tensor of float32 has more than a few +0 in a sample. Then every plane of bytes would
+// have to be coded to get rid of them; as classes, with a threshold of 0, they are coded once, and
+// mantissas stay incompressible and are stored. The 16-bit types have only one plane of mantissas,
+// and coding it is faster than taking the classes apart.
+bool better_as_classes(const TensorView& tensor, std::uint64_t num_values) {
+  constexpr std::uint64_t kSample = 4096, kMany = kSample / 50;
+  if (tensor.dtype != DType::kFloat32 || num_values < 2 * kSample) return false;
+  const float* const values = static_cast<const float*>(tensor.data);
+  const std::uint64_t stride = (num_values / kSample - 1) | 1;
+  std::uint64_t zeros = 0;
+  for (std::uint64_t i = 0; i < kSample; ++i)
+    zeros += std::bit_cast<std::uint32_t>(values[i * stride]) == 0 ? 1 : 0;
+  return zeros > kMany;
+}
+
+}  // namespace
+
+PayloadInfo choose_payload(const TensorView& tensor, const EncodeOptions& options) {
+  check_tensor(tensor);
+  check_options(tensor, options);
+  PayloadInfo info;
+  info.dtype = tensor.dtype;
+  info.shape = tensor.shape;
+  info.fortran_order = tensor.fortran_order && tensor.shape.size() > 1;
+  info.kind = options.kind;
+  info.block_log2 = options.block_log2;
+  if (info.kind == PayloadKind::kLossless && better_as_classes(tensor, info.num_values()))
+    info.kind = PayloadKind::kPruned;
+  else if (info.kind != PayloadKind::kLossless)
+    with_value_type(info.dtype, [&]<typename T>() { plan_values<T>(tensor, options, info); });
+  return info;
+}
+
+}  // namespace slimgrad

@@ -1,0 +1,288 @@
+#include <slimgrad/payload.h>
+
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "arrays/coding/checksum.h"
+#include "arrays/coding/payload_layout.h"
+#include "arrays/coding/payload_parts.h"
+#include "arrays/coding/value_table.h"
+#include "base/check.h"
+#include "formats/payload_header.h"
+#include "kernels/coding/nonzeros.h"
+#include "kernels/coding/value_symbols.h"
+#include "kernels/coding/zero_mask.h"
+#include "kernels/dispatch.h"
+#include "kernels/half_float.h"
+
+namespace slimgrad {
+namespace {
+
+using Bytes = std::span<const std::uint8_t>;
+
+void check_checksum(Bytes payload) {
+  const std::size_t data_bytes = payload.size() - kChecksumBytes;
+  std::uint64_t stored = 0;
+  for (std::size_t i = 0; i < kChecksumBytes; ++i)
+    stored |= std::uint64_t{payload[data_bytes + i]} << (8 * i);
+  if (stored != checksum(payload.first(data_bytes)))
+    throw PayloadError(PayloadErrorCode::kBadChecksum,
+                       "[decode] the checksum is wrong: the payload is damaged or cut off");
+}
+
+std::string_view explain(DecodeStatus status) {
+  switch (status) {
+    case DecodeStatus::kTruncated:
+      return "it ends before its symbols do";
+    case DecodeStatus::kTrailingBytes:
+      return "its symbols end before it does";
+    case DecodeStatus::kBadTable:
+      return "its table is none";
+    case DecodeStatus::kBadMethod:
+      return "its method is unknown";
+    case DecodeStatus::kNoSharedTable:
+      return "it refers to a model that the header does not have";
+    default:
+      return "its symbols are wrong";
+  }
+}
+
+bool fits(const PayloadInfo& info) {
+  if (info.kind == PayloadKind::kUniform && info.model != TableModel::kCounted)
+    return is_valid(model_parameters(info));
+  if (info.kind != PayloadKind::kPruned) return true;
+  return with_value_type(info.dtype, [&]<typename T>() {
+    if (info.threshold > largest_of(kDType<T>)) return false;
+    const auto bits = std::bit_cast<std::uint32_t>(info.threshold);
+    return kernels::float_bits(kernels::from_float_bits<T>(bits)) == bits;
+  });
+}
+
+// The symbols' values, and the number of symbols that have one.
+template <typename T>
+std::array<T, 256> table_of(const PayloadInfo& info, int& num_symbols) {
+  if (info.kind == PayloadKind::kUniform) {
+    num_symbols = 2 * half_of(info.bits) + 1;
+    return uniform_value_table<T>(half_of(info.bits), info.scale);
+  }
+  const FloatFormat format(info.exponent_bits, info.mantissa_bits);
+  num_symbols = format.num_codes();
+  return float_value_table<T>(format, info.scale);
+}
+
+bool has_symbols(const PayloadInfo& info) {
+  return info.kind == PayloadKind::kUniform || info.kind == PayloadKind::kFloat ||
+         (info.kind == PayloadKind::kPruned && info.survivors == Survivors::kFloat);
+}
+
+}  // namespace
+
+struct PayloadDecoder::State {
+  Bytes payload;
+  bool verified = false;
+  PayloadInfo info;
+  Bytes body;                          // the blocks, or the raw values
+  std::vector<std::uint64_t> offsets;  // of the blocks in the body
+  std::optional<SharedTable> shared;
+
+  void read_header();
+
+  // One for each call of run().
+  template <typename T>
+  struct Worker {
+    const PayloadInfo& info;
+    BlockDecoder decoder;
+    PlaneDecoder planes;
+    std::vector<std::uint8_t> symbols, masks, classes;
+    std::vector<T> survivors, nonzeros;
+    std::vector<BFloat16Bits> halves;
+    std::array<T, 256> table = {};
+    int num_symbols = 0;
+
+    explicit Worker(const State& state)
+        : info(state.info), decoder(state.shared ? &*state.shared : nullptr) {
+      if (has_symbols(info)) table = table_of<T>(info, num_symbols);
+    }
+
+    DecodeStatus decode(Bytes block, std::span<T> values);
+    DecodeStatus decode_symbols(Bytes block, std::span<T> values);
+    DecodeStatus decode_halves(Bytes block, std::span<T> values);
+    DecodeStatus decode_pruned(Bytes block, std::span<T> values);
+  };
+};
+
+template <typename T>
+DecodeStatus PayloadDecoder::State::Worker<T>::decode_symbols(Bytes block, std::span<T> values) {
+  symbols.resize(values.size());
+  const DecodeStatus status = decoder.decode(block, symbols);
+  if (status != DecodeStatus::kOk) return status;
+  if (kernels::largest_symbol(symbols) >= num_symbols) return DecodeStatus::kBadFinalState;
+  kernels::look_up(symbols, table, values.data());
+  return DecodeStatus::kOk;
+}
+
+template <typename T>
+DecodeStatus PayloadDecoder::State::Worker<T>::decode_halves(Bytes block, std::span<T> values) {
+  halves.resize(values.size());
+  const DecodeStatus status = planes.decode(decoder, block, halves.size(), 2, halves.data());
+  if (status != DecodeStatus::kOk) return status;
+  for (std::size_t i = 0; i < halves.size(); ++i)
+    values[i] = kernels::from_float_bits<T>(kernels::float_bits(halves[i]));
+  return DecodeStatus::kOk;
+}
+
+template <typename T>
+DecodeStatus PayloadDecoder::State::Worker<T>::decode_pruned(Bytes block, std::span<T> values) {
+  Bytes part;
+  if (!take_part(block, Place::kInside, part)) return DecodeStatus::kTruncated;
+  masks.resize(kernels::num_masks(values.size()));
+  DecodeStatus status = decoder.decode(part, masks);
+  if (status != DecodeStatus::kOk) return status;
+  const std::size_t num_nonzeros = kernels::count_others(masks, values.size());
+  if (num_nonzeros > values.size()) return DecodeStatus::kBadFinalState;
+  if (!take_part(block, Place::kInside, part)) return DecodeStatus::kTruncated;
+  classes.resize(num_nonzeros);
+  status = decoder.decode(part, classes);
+  if (status != DecodeStatus::kOk) return status;
+  if (kernels::largest_symbol(classes) > kernels::kSurvivorClass)
+    return DecodeStatus::kBadFinalState;
+  const std::size_t count = kernels::count_symbol(classes, kernels::kSurvivorClass);
+  survivors.resize(count + 1);
+  const std::span<T> kept = std::span(survivors).first(count);
+  if (info.survivors == Survivors::kExact)
+    status = planes.decode(decoder, block, count, sizeof(T), kept.data());
+  else if (info.survivors == Survivors::kFloat)
+    status = decode_symbols(block, kept);
+  else
+    status = decode_halves(block, kept);
+  if (status != DecodeStatus::kOk) return status;
+  const T threshold = kernels::from_float_bits<T>(std::bit_cast<std::uint32_t>(info.threshold));
+  nonzeros.resize(num_nonzeros + kernels::kNonzerosSlack / sizeof(T));
+  kernels::merge_classes(std::span<const std::uint8_t>(classes), threshold, survivors.data(),
+                         nonzeros.data());
+  kernels::merge_nonzeros(masks.data(), nonzeros.data(), sizeof(T), values.data(), values.size());
+  return DecodeStatus::kOk;
+}
+
+template <typename T>
+DecodeStatus PayloadDecoder::State::Worker<T>::decode(Bytes block, std::span<T> values) {
+  return info.kind == PayloadKind::kPruned ? decode_pruned(block, values)
+                                           : decode_symbols(block, values);
+}
+
+void PayloadDecoder::State::read_header() {
+  std::size_t header_bytes = 0;
+  info = parse_payload_header(payload, header_bytes);
+  if (!fits(info))
+    throw PayloadError(PayloadErrorCode::kBadHeader,
+                       "[decode] damaged header: a threshold or model that no encoder writes");
+  body = payload.subspan(header_bytes, payload.size() - kChecksumBytes - header_bytes);
+  std::uint64_t offset = 0;
+  for (const std::uint32_t size : info.block_bytes) {
+    offsets.push_back(offset);
+    offset += size;
+  }
+  if (info.kind == PayloadKind::kUniform && info.model != TableModel::kCounted)
+    shared = make_shared_table(model_weights(model_parameters(info)));
+}
+
+PayloadDecoder::PayloadDecoder(Bytes payload, Verification verification)
+    : state_(std::make_unique<State>()) {
+  kernels::obey_environment();
+  check_payload_start(payload);
+  state_->payload = payload;
+  if (verification == Verification::kFirst) {
+    check_checksum(payload);
+    state_->verified = true;
+  }
+  try {
+    state_->read_header();
+  } catch (const PayloadError&) {
+    verify();
+    throw;
+  }
+}
+
+void PayloadDecoder::verify() const {
+  if (!state_->verified) check_checksum(state_->payload);
+}
+
+PayloadDecoder::~PayloadDecoder() = default;
+
+const PayloadInfo& PayloadDecoder::info() const { return state_->info; }
+
+std::size_t PayloadDecoder::num_blocks() const {
+  if (state_->info.kind != PayloadKind::kRaw) return state_->offsets.size();
+  return state_->info.num_bytes() == 0 ? 0 : 1;
+}
+
+void PayloadDecoder::run(std::size_t first, std::size_t last, std::span<std::uint8_t> out) const {
+  const PayloadInfo& info = state_->info;
+  // A damaged header may ask for anything.
+  const bool aligned = reinterpret_cast<std::uintptr_t>(out.data()) % bytes_of(info.dtype) == 0;
+  if (out.size() != info.num_bytes() || !aligned) verify();
+  check(out.size() == info.num_bytes(), "decode", "room for exactly the values", out.size(),
+        " bytes for ", info.num_bytes());
+  if (info.kind == PayloadKind::kRaw) {
+    if (first < last) std::memcpy(out.data(), state_->body.data(), out.size());
+    return;
+  }
+  const auto for_blocks = [&](const auto& decode) {
+    for (std::size_t i = first; i < last; ++i) {
+      const Bytes block = state_->body.subspan(state_->offsets[i], info.block_bytes[i]);
+      const DecodeStatus status = decode(block, block_range(info, i));
+      if (status != DecodeStatus::kOk) {
+        verify();
+        throw PayloadError(
+            PayloadErrorCode::kBadBlock,
+            "[decode] block " + std::to_string(i) + " is damaged: " + std::string(explain(status)));
+      }
+    }
+  };
+  if (info.kind == PayloadKind::kLossless) {
+    const std::size_t width = bytes_of(info.dtype);
+    BlockDecoder decoder;
+    PlaneDecoder planes;
+    for_blocks([&](Bytes block, BlockRange range) {
+      return planes.decode(decoder, block, range.count, width, out.data() + range.first * width);
+    });
+    return;
+  }
+  with_value_type(info.dtype, [&]<typename T>() {
+    State::Worker<T> worker(*state_);
+    T* const values = reinterpret_cast<T*>(out.data());
+    for_blocks([&](Bytes block, BlockRange range) {
+      return worker.decode(block, std::span(values + range.first, range.count));
+    });
+  });
+}
+
+std::vector<std::uint8_t> decode(Bytes payload, std::uint64_t max_bytes) {
+  const PayloadDecoder decoder(payload);
+  const std::uint64_t num_bytes = decoder.info().num_bytes();
+  const auto too_large = [&](const std::string& room) {
+    return PayloadError(
+        PayloadErrorCode::kTooLarge,
+        "[decode] the payload stands for " + std::to_string(num_bytes) + " bytes, " + room);
+  };
+  if (num_bytes > max_bytes) throw too_large("more than " + std::to_string(max_bytes));
+  std::vector<std::uint8_t> values;
+  try {
+    values.resize(num_bytes);
+  } catch (const std::exception&) {  // bad_alloc or length_error
+    throw too_large("more than there is memory for");
+  }
+  decoder.run(0, decoder.num_blocks(), values);
+  return values;
+}
+
+void decode_into(Bytes payload, std::span<std::uint8_t> out) {
+  const PayloadDecoder decoder(payload, Verification::kLast);
+  decoder.run(0, decoder.num_blocks(), out);
+  decoder.verify();
+}
+
+PayloadInfo inspect(Bytes payload) { return PayloadDecoder(payload).info(); }
+
+}  // namespace slimgrad

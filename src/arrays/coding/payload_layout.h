@@ -1,0 +1,38 @@
+// What the two sides of payload.h share.
+#ifndef SLIMGRAD_ARRAYS_CODING_PAYLOAD_LAYOUT_H_
+#define SLIMGRAD_ARRAYS_CODING_PAYLOAD_LAYOUT_H_
+
+#include <algorithm>
+#include <optional>
+
+#include <slimgrad/payload_info.h>
+
+#include "arrays/coding/model_table.h"
+#include "arrays/coding/symbol_block.h"
+#include "formats/value_types.h"
+
+namespace slimgrad {
+
+// Uniform quantizing has an odd number of levels, 2 half + 1, with zero in the middle.
+constexpr int half_of(int bits) { return (1 << (bits - 1)) - 1; }
+
+inline ModelParameters model_parameters(const PayloadInfo& info) {
+  const int half = half_of(info.bits);
+  return {info.model_shape, info.model_scale, static_cast<std::uint16_t>(2 * half), 0,
+          static_cast<std::uint8_t>(2 * half)};
+}
+
+// The values of block `index` are those from `first` on.
+struct BlockRange {
+  std::size_t first, count;
+};
+inline BlockRange block_range(const PayloadInfo& info, std::size_t index) {
+  const std::uint64_t first = std::uint64_t{index} << info.block_log2;
+  const std::uint64_t count =
+      std::min(std::uint64_t{1} << info.block_log2, info.num_values() - first);
+  return {static_cast<std::size_t>(first), static_cast<std::size_t>(count)};
+}
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_ARRAYS_CODING_PAYLOAD_LAYOUT_H_

@@ -1,0 +1,129 @@
+// The ops quantize, prune and prune_quantize: out of place, in place (name_) and with counts
+// (name_counted).
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include "torch/apply/apply.h"
+#include "torch/checks.h"
+#include "torch/errors.h"
+#include "torch/no_gradient.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+using Pair = std::tuple<at::Tensor, at::Tensor>;
+
+struct OpTreatment {
+  const char* op;  // for errors
+  Treatment treatment;
+};
+
+// The three ways of each op, on the CPU, on any device, and for shapes alone.
+struct Cpu {
+  static at::Tensor fresh(const OpTreatment& applied, const at::Tensor& x) {
+    return apply_cpu(applied.op, applied.treatment, x);
+  }
+  static void in_place(const OpTreatment& applied, at::Tensor& x) {
+    apply_cpu_(applied.op, applied.treatment, x);
+  }
+  static Pair counted(const OpTreatment& applied, const at::Tensor& x) {
+    ApplyCounts counts;
+    at::Tensor result = apply_cpu(applied.op, applied.treatment, x, &counts);
+    return {result, counts_tensor(counts)};
+  }
+};
+
+struct Aten {
+  static at::Tensor fresh(const OpTreatment& applied, const at::Tensor& x) {
+    return apply_aten(applied.op, applied.treatment, x);
+  }
+  static void in_place(const OpTreatment& applied, at::Tensor& x) {
+    x.copy_(apply_aten(applied.op, applied.treatment, x));
+  }
+  static Pair counted(const OpTreatment& applied, const at::Tensor& x) {
+    at::Tensor counts;
+    at::Tensor result = apply_aten(applied.op, applied.treatment, x, &counts);
+    return {result, counts};
+  }
+};
+
+struct Shapes {
+  static at::Tensor fresh(const OpTreatment& applied, const at::Tensor& x) {
+    check_float_dtype(x, applied.op);
+    return is_dense(x) ? at::empty_like(x) : at::empty_like(x, {}, at::MemoryFormat::Contiguous);
+  }
+  static void in_place(const OpTreatment& applied, at::Tensor& x) {
+    check_float_dtype(x, applied.op);
+  }
+  static Pair counted(const OpTreatment& applied, const at::Tensor& x) {
+    return {fresh(applied, x), at::empty({3}, x.options().dtype(at::kLong))};
+  }
+};
+
+// A seed that is a symbol during tracing does not matter there.
+std::uint64_t seed_of(std::int64_t seed) { return static_cast<std::uint64_t>(seed); }
+std::uint64_t seed_of(const c10::SymInt&) { return 0; }
+
+template <typename Seed>
+OpTreatment quantize_with(std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
+                          std::string_view rounding, std::string_view underflow, Seed seed) {
+  return {"quantize",
+          {.quantizer = quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow),
+           .seed = seed_of(seed)}};
+}
+
+template <typename Seed>
+OpTreatment prune_with(double threshold, Seed seed) {
+  return {"prune", {.threshold = threshold, .seed = seed_of(seed)}};
+}
+
+template <typename Seed>
+OpTreatment prune_quantize_with(double threshold, std::int64_t exponent_bits,
+                                std::int64_t mantissa_bits, double scale, std::string_view rounding,
+                                std::string_view underflow, Seed seed) {
+  return {"prune_quantize",
+          {.threshold = threshold,
+           .quantizer = quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow),
+           .seed = seed_of(seed)}};
+}
+
+// way(with(arguments), x) as functions with the signatures of the schemas.
+template <auto way, auto with>
+struct Op;
+template <typename Result, typename X, typename... Args, Result (*way)(const OpTreatment&, X),
+          OpTreatment (*with)(Args...)>
+struct Op<way, with> {
+  static Result call(X x, Args... args) { return way(with(args...), x); }
+};
+
+template <typename Way, typename Seed>
+void register_ways(torch::Library& m) {
+  constexpr auto kQuantize = &quantize_with<Seed>;
+  constexpr auto kPrune = &prune_with<Seed>;
+  constexpr auto kBoth = &prune_quantize_with<Seed>;
+  m.impl("quantize", ValueErrors<&Op<&Way::fresh, kQuantize>::call>::call);
+  m.impl("quantize_", ValueErrors<&Op<&Way::in_place, kQuantize>::call>::call);
+  m.impl("quantize_counted", ValueErrors<&Op<&Way::counted, kQuantize>::call>::call);
+  m.impl("prune", ValueErrors<&Op<&Way::fresh, kPrune>::call>::call);
+  m.impl("prune_", ValueErrors<&Op<&Way::in_place, kPrune>::call>::call);
+  m.impl("prune_counted", ValueErrors<&Op<&Way::counted, kPrune>::call>::call);
+  m.impl("prune_quantize", ValueErrors<&Op<&Way::fresh, kBoth>::call>::call);
+  m.impl("prune_quantize_", ValueErrors<&Op<&Way::in_place, kBoth>::call>::call);
+  m.impl("prune_quantize_counted", ValueErrors<&Op<&Way::counted, kBoth>::call>::call);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { register_ways<Cpu, std::int64_t>(m); }
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) { register_ways<Aten, std::int64_t>(m); }
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) { register_ways<Shapes, c10::SymInt>(m); }
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  for (const char* name :
+       {"quantize", "quantize_", "quantize_counted", "prune", "prune_", "prune_counted",
+        "prune_quantize", "prune_quantize_", "prune_quantize_counted"})
+    m.impl(name, no_gradient());
+}
+
+}  // namespace slimgrad::torch_ops

@@ -1,0 +1,103 @@
+// compress_gradient: brings a tensor to the gate (arrays/apply/gate_pass.h) and its state to and
+// from the layer's buffers.
+//
+// Cost: that of the sample; if the gradient is quantized, one reading pass for its maximum; and one
+// pass that applies the treatment.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include <vector>
+
+#include "arrays/apply/gate_pass.h"
+#include "base/check.h"
+#include "torch/apply/apply.h"
+#include "torch/apply/gradient_backend.h"
+#include "torch/apply/plan_tensor.h"
+#include "torch/checks.h"
+#include "torch/elements.h"
+#include "torch/errors.h"
+#include "torch/no_gradient.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+constexpr const char* kOp = "compress_gradient";
+
+// Writes the compressed gradient into `out`, which may be `grad` itself.
+void compress(const GradientBackend& backend, const at::Tensor& grad, const at::Tensor& out,
+              const at::Tensor& plan_buffer, const at::Tensor& stats_buffer, std::int64_t stream) {
+  // Planning is done on the host; buffers on another device are brought over and written back.
+  const at::Tensor plan_tensor = plan_buffer.cpu(), stats_tensor = stats_buffer.cpu();
+  GateState gate = read_plan(plan_tensor);
+  check_layer_stats(stats_tensor, kOp);
+  GatePass pass(gate, static_cast<std::uint64_t>(grad.numel()), dtype_of(grad.scalar_type()),
+                stream);
+  const kernels::StratifiedSample sample = pass.sample();
+  // Reused by the thread that runs backward: an allocation of this size costs more than the gather.
+  static thread_local std::vector<float> before, after;
+  backend.gather(grad, sample, 1, before);
+  if (pass.see(before) && pass.is_open()) {
+    if (pass.wants_max_abs()) pass.set_max_abs(backend.max_abs(grad));
+    pass.treated(backend.apply(pass.decide(), grad, out));
+    const std::uint64_t every = (sample.size() + GatePass::kCompared - 1) / GatePass::kCompared;
+    backend.gather(out, sample, every, after);
+    pass.compare(before, every, after);
+  } else if (!out.is_same(grad)) {
+    out.copy_(grad);
+  }
+  const GateReport report = pass.close();
+  write_plan(gate, plan_tensor);
+  write_stats(pass.stats(), stats_tensor.mutable_data_ptr<double>());
+  write_report(report, stats_tensor);
+  if (!plan_buffer.is_cpu()) plan_buffer.copy_(plan_tensor);
+  if (!stats_buffer.is_cpu()) stats_buffer.copy_(stats_tensor);
+}
+
+template <const GradientBackend& backend>
+at::Tensor compress_gradient(const at::Tensor& grad, at::Tensor plan, at::Tensor stats,
+                             std::int64_t stream) {
+  check_float_dtype(grad, kOp);
+  const at::Tensor dense = is_dense(grad) ? grad : grad.contiguous();
+  at::Tensor out = at::empty_like(dense);
+  compress(backend, dense, out, plan, stats, stream);
+  return out;
+}
+
+template <const GradientBackend& backend>
+void compress_gradient_(at::Tensor grad, at::Tensor plan, at::Tensor stats, std::int64_t stream) {
+  check_float_dtype(grad, "compress_gradient_");
+  check(is_dense(grad), "compress_gradient_",
+        "a gradient that fills its storage without gaps or overlaps", "strides ", grad.strides());
+  compress(backend, grad, grad, plan, stats, stream);
+}
+
+at::Tensor compress_gradient_meta(const at::Tensor& grad, at::Tensor, at::Tensor, std::int64_t) {
+  return is_dense(grad) ? at::empty_like(grad)
+                        : at::empty_like(grad, grad.options(), at::MemoryFormat::Contiguous);
+}
+void compress_gradient_inplace_meta(at::Tensor, at::Tensor, at::Tensor, std::int64_t) {}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
+  m.impl("compress_gradient", ValueErrors<&compress_gradient<kCpuBackend>>::call);
+  m.impl("compress_gradient_", ValueErrors<&compress_gradient_<kCpuBackend>>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
+  m.impl("compress_gradient", ValueErrors<&compress_gradient<kAtenBackend>>::call);
+  m.impl("compress_gradient_", ValueErrors<&compress_gradient_<kAtenBackend>>::call);
+  m.impl("_compress_gradient_aten", ValueErrors<&compress_gradient<kAtenBackend>>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  m.impl("compress_gradient", no_gradient());
+  m.impl("compress_gradient_", no_gradient());
+  m.impl("_compress_gradient_aten", no_gradient());
+}
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
+  m.impl("compress_gradient", compress_gradient_meta);
+  m.impl("_compress_gradient_aten", compress_gradient_meta);
+  m.impl("compress_gradient_", compress_gradient_inplace_meta);
+}
+
+}  // namespace slimgrad::torch_ops

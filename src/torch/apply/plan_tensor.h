@@ -1,0 +1,89 @@
+// The state of one compressed layer as two float64 tensors, so that state_dict saves it, a resumed
+// run continues it to the bit, and torch.compile sees nothing but tensors.
+//
+// `plan`: what the user wants, and what a gate remembers (slimgrad/gate.h).
+// `stats`: what the last backward pass saw and did: the statistics of its sample (stats_tensor.h),
+// then the fields of GateReport.
+#ifndef SLIMGRAD_TORCH_APPLY_PLAN_TENSOR_H_
+#define SLIMGRAD_TORCH_APPLY_PLAN_TENSOR_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <slimgrad/gradient_gate.h>
+
+#include "torch/measure/stats_tensor.h"
+
+namespace slimgrad::torch_ops {
+
+// The order is the layout; plan_field_names() has the names. No one else knows it.
+enum PlanField : std::int64_t {
+  // What the user wants: GateOptions.
+  kPlanMinElements,
+  kPlanSampleSize,
+  kPlanRefreshEvery,
+  kPlanWarmup,
+  kPlanPrune,         // PruneKind
+  kPlanMethod,        // ThresholdMethod
+  kPlanBits,          // 0: do not quantize
+  kPlanExponentBits,  // 0: by what is measured
+  kPlanMantissaBits,
+  kPlanSplit,        // SplitMethod
+  kPlanScaleMethod,  // ScaleMethod
+  kPlanRounding,     // Rounding
+  kPlanUnderflow,    // Underflow
+  kPlanTarget,       // sparsity over all layers, which an allocation spreads; the same in every one
+  kPlanSchedule,     // pairs (call, sparsity); unused ones hold -1
+  // What changes, or must be the same for a run to go on: the rest of GateState.
+  kPlanState = kPlanSchedule + 2 * 8,
+  kPlanSeedLow = kPlanState,  // the seed in two halves: a float64 holds 53 bits
+  kPlanSeedHigh,
+  kPlanCalls,
+  kPlanDue,
+  kPlanSparsity,    // wanted now; a schedule or an allocation writes it
+  kPlanFixedScale,  // 0: by the scale method; a dynamic loss scale writes it
+  kPlanThreshold,   // of the treatment in force
+  kPlanDrops,
+  kPlanFormatExponent,  // 0: no quantizer
+  kPlanFormatMantissa,
+  kPlanScale,
+  kPlanGoodSteps,
+  kPlanSeenCalls,
+  kPlanSize,
+};
+static_assert(kMostSchedulePoints == 8);
+
+enum ReportField : std::int64_t {
+  kReportElements = kStatsTensorSize,
+  kReportWanted,    // sparsity
+  kReportAchieved,  // counted over the whole tensor
+  kReportAtThreshold,
+  kReportCosine,  // of gradient and compressed gradient, on the sample
+  kReportRelativeError,
+  kReportNonfinite,
+  kReportCompressed,  // 0: left alone (too small, warm-up, nothing finite)
+  kReportSaturated,   // whether the sample or the maximum exceeded the grid's top
+  kReportBias,        // of the sum over the sample, over the sum of magnitudes
+  kLayerStatsSize,
+};
+
+std::vector<std::string> plan_field_names();
+
+// Throws InvalidArgument unless `plan` is a contiguous float64 CPU tensor of kPlanSize elements
+// with values in range.
+GateState read_plan(const at::Tensor& plan);
+
+void write_plan(const GateState& gate, const at::Tensor& plan);
+
+// Throw InvalidArgument, in the name of `op`, for a buffer of another type, size or layout.
+void check_plan(const at::Tensor& plan, const char* op);
+void check_layer_stats(const at::Tensor& stats, const char* op);
+// What a backward pass did, into the fields behind the statistics, which write_stats() writes.
+void write_report(const GateReport& report, const at::Tensor& stats);
+
+}  // namespace slimgrad::torch_ops
+
+#endif  // SLIMGRAD_TORCH_APPLY_PLAN_TENSOR_H_

@@ -1,0 +1,205 @@
+// The ops encode, decode and inspect: tensors as payloads, on the CPU. How long a payload is
+// depends on the values, and the shape of what it holds on its bytes; so what torch.compile needs
+// to know of them is in Python (coding.py), where there are sizes that are not known yet.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <slimgrad/payload.h>
+
+#include "torch/apply/apply.h"
+#include "torch/checks.h"
+#include "torch/elements.h"
+#include "torch/errors.h"
+#include "torch/no_gradient.h"
+#include "torch/threads.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+EncodeOptions encode_options(std::string_view mode, std::int64_t bits, std::int64_t exponent_bits,
+                             std::int64_t mantissa_bits, double scale, double threshold,
+                             std::string_view survivors, std::string_view coder,
+                             std::string_view model, std::string_view rounding, std::int64_t seed) {
+  const Quantizer quantizer = quantizer_of(exponent_bits, mantissa_bits, 1.0, rounding, "zero");
+  EncodeOptions options;
+  options.kind = parse_payload_kind(mode);
+  options.coder = parse_entropy_coder(coder);
+  options.bits = static_cast<int>(std::clamp<std::int64_t>(bits, -1, 99));
+  options.model = parse_table_model(model);
+  options.format = quantizer.format;
+  options.scale = scale;
+  options.rounding = quantizer.rounding;
+  options.seed = static_cast<std::uint64_t>(seed);
+  options.survivors = parse_survivors(survivors);
+  options.threshold = threshold;
+  return options;
+}
+
+TensorView view_of(const at::Tensor& x) {
+  const std::optional<DType> dtype = find_dtype(x.scalar_type());
+  check(dtype.has_value(), "encode", "x of type float32, bfloat16, float16, float64 or int8",
+        c10::toString(x.scalar_type()));
+  TensorView view = {x.const_data_ptr(), *dtype, {}};
+  for (const std::int64_t length : x.sizes())
+    view.shape.push_back(static_cast<std::uint64_t>(length));
+  return view;
+}
+
+at::Tensor encode_cpu(const at::Tensor& x, std::string_view mode, std::int64_t bits,
+                      std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
+                      double threshold, std::string_view survivors, std::string_view coder,
+                      std::string_view model, std::string_view rounding, std::int64_t seed) {
+  const at::Tensor in = x.contiguous();
+  PayloadEncoder encoder(view_of(in),
+                         encode_options(mode, bits, exponent_bits, mantissa_bits, scale, threshold,
+                                        survivors, coder, model, rounding, seed));
+  for_ranges(encoder.num_blocks(), 1, [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
+  const at::Tensor payload = at::empty({static_cast<std::int64_t>(encoder.finish())},
+                                       at::TensorOptions().dtype(at::kByte));
+  encoder.write(mutable_elements<std::uint8_t>(payload));
+  return payload;
+}
+
+// Returns the size of the payload, a scalar: what changes an argument may not return a part of it.
+at::Tensor encode_into_cpu(const at::Tensor& x, std::string_view kind, std::int64_t bits,
+                           std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
+                           double threshold, std::string_view survivors, std::string_view coder,
+                           std::string_view model, std::string_view rounding, std::int64_t seed,
+                           const at::Tensor& out) {
+  check(out.scalar_type() == at::kByte && out.dim() == 1 && out.is_contiguous(), "encode",
+        "out to be a contiguous uint8 tensor of one dimension", c10::toString(out.scalar_type()),
+        " with ", out.dim(), " dimensions", out.is_contiguous() ? "" : ", not contiguous");
+  at::assert_no_overlap(out, x);
+  const at::Tensor in = x.contiguous();
+  const std::span<std::uint8_t> room = mutable_elements<std::uint8_t>(out);
+  PayloadEncoder encoder(view_of(in),
+                         encode_options(kind, bits, exponent_bits, mantissa_bits, scale, threshold,
+                                        survivors, coder, model, rounding, seed),
+                         room);
+  for_ranges(encoder.num_blocks(), 1, [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
+  const std::size_t size = encoder.finish();
+  check(size <= room.size(), "encode", "room for the payload in out", room.size(), " bytes for ",
+        size);
+  encoder.write(room.first(size));
+  return at::scalar_tensor(static_cast<std::int64_t>(size), at::TensorOptions().dtype(at::kLong));
+}
+
+void check_payload(const at::Tensor& payload, const char* op) {
+  check(payload.scalar_type() == at::kByte && payload.dim() == 1, op,
+        "a payload as a uint8 tensor of one dimension", c10::toString(payload.scalar_type()),
+        " with ", payload.dim(), " dimensions");
+}
+
+std::vector<std::int64_t> order_reversed(std::int64_t num_dims) {
+  std::vector<std::int64_t> order;
+  for (std::int64_t i = num_dims - 1; i >= 0; --i) order.push_back(i);
+  return order;
+}
+
+std::vector<std::int64_t> sizes_of(const PayloadInfo& info) {
+  return {info.shape.begin(), info.shape.end()};
+}
+
+// The tensor whose contiguous memory has the values in the payload's order: in Fortran order that
+// is the transpose.
+at::Tensor in_payload_order(const at::Tensor& x, const PayloadInfo& info) {
+  return info.fortran_order ? x.permute(order_reversed(x.dim())) : x;
+}
+
+void decode_blocks(const PayloadDecoder& decoder, const at::Tensor& out) {
+  const std::span<std::uint8_t> to(static_cast<std::uint8_t*>(out.mutable_data_ptr()),
+                                   static_cast<std::size_t>(out.nbytes()));
+  for_ranges(decoder.num_blocks(), 1,
+             [&](std::size_t i, std::size_t end) { decoder.run(i, end, to); });
+}
+
+at::Tensor empty_for(const PayloadInfo& info, at::IntArrayRef sizes) {
+  try {
+    return at::empty(sizes, at::TensorOptions().dtype(scalar_type_of(info.dtype)));
+  } catch (const c10::Error&) {
+    throw PayloadError(PayloadErrorCode::kTooLarge, "[decode] the payload stands for " +
+                                                        std::to_string(info.num_bytes()) +
+                                                        " bytes, more than there is memory for");
+  }
+}
+
+at::Tensor decode_cpu(const at::Tensor& payload) {
+  check_payload(payload, "decode");
+  const at::Tensor bytes = payload.contiguous();
+  const PayloadDecoder decoder(elements<std::uint8_t>(bytes));
+  const PayloadInfo& info = decoder.info();
+  std::vector<std::int64_t> sizes = sizes_of(info);
+  if (info.fortran_order) std::reverse(sizes.begin(), sizes.end());
+  const at::Tensor out = empty_for(info, sizes);
+  decode_blocks(decoder, out);
+  return in_payload_order(out, info);
+}
+
+void decode_into_cpu(const at::Tensor& payload, const at::Tensor& out) {
+  check_payload(payload, "decode");
+  at::assert_no_overlap(out, payload);
+  const at::Tensor bytes = payload.contiguous();
+  const PayloadDecoder decoder(elements<std::uint8_t>(bytes), Verification::kLast);
+  const PayloadInfo& info = decoder.info();
+  const std::vector<std::int64_t> sizes = sizes_of(info);
+  const bool is_alike =
+      out.scalar_type() == scalar_type_of(info.dtype) && out.sizes() == at::IntArrayRef(sizes);
+  const bool fits = is_alike && in_payload_order(out, info).is_contiguous();
+  if (!fits) decoder.verify();  // before it is the caller's fault
+  check(is_alike, "decode", "out of the payload's type and shape", c10::toString(out.scalar_type()),
+        ' ', out.sizes(), " for ", c10::toString(scalar_type_of(info.dtype)), ' ',
+        at::IntArrayRef(sizes));
+  check(fits, "decode",
+        info.fortran_order ? "out whose transpose is contiguous, as the payload is in Fortran order"
+                           : "out to be contiguous",
+        "strides of ", out.strides());
+  decode_blocks(decoder, in_payload_order(out, info));
+  decoder.verify();
+}
+
+using Inspected =
+    std::tuple<std::string, std::string, std::vector<std::int64_t>, double,
+               std::vector<std::int64_t>, std::string, std::vector<double>, std::string>;
+
+// mode, type, shape, scale, (bits, exponent bits, mantissa bits, values a block, blocks, bytes),
+// model, its (shape, scale) and the threshold, survivors.
+Inspected inspect_cpu(const at::Tensor& payload) {
+  check_payload(payload, "inspect");
+  const at::Tensor bytes = payload.contiguous();
+  const PayloadInfo info = inspect(elements<std::uint8_t>(bytes));
+  const std::vector<std::int64_t> shape(info.shape.begin(), info.shape.end());
+  const std::vector<std::int64_t> numbers = {info.bits,
+                                             info.exponent_bits,
+                                             info.mantissa_bits,
+                                             std::int64_t{1} << info.block_log2,
+                                             static_cast<std::int64_t>(info.num_blocks()),
+                                             static_cast<std::int64_t>(info.payload_bytes)};
+  const std::vector<double> law = {info.model_shape, info.model_scale * info.scale, info.threshold};
+  return Inspected(std::string(payload_kind_name(info.kind)), std::string(dtype_name(info.dtype)),
+                   shape, info.scale, numbers, std::string(table_model_name(info.model)), law,
+                   std::string(survivors_name(info.survivors)));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
+  m.impl("encode", ValueErrors<&encode_cpu>::call);
+  m.impl("encode_into", ValueErrors<&encode_into_cpu>::call);
+  m.impl("decode", ValueErrors<&decode_cpu>::call);
+  m.impl("decode_into", ValueErrors<&decode_into_cpu>::call);
+  m.impl("inspect", ValueErrors<&inspect_cpu>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  for (const char* const name : {"encode", "encode_into", "decode", "decode_into"})
+    m.impl(name, no_gradient());
+}
+
+}  // namespace slimgrad::torch_ops

@@ -1,0 +1,136 @@
+// Checks, sizes and shapes of the few-bit ops: what does not depend on the device.
+#include "torch/fewbit/ops.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/library.h>
+
+#include <cmath>
+
+#include "base/check.h"
+#include "torch/checks.h"
+#include "torch/errors.h"
+#include "torch/fewbit/activation.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+// The length of the int32 tensor of codes.
+c10::SymInt num_code_words(const c10::SymInt& num_values, int bits) {
+  constexpr auto kBlock = static_cast<std::int64_t>(fewbit::kBlockValues);
+  return (num_values + (kBlock - 1)) / kBlock *
+         static_cast<std::int64_t>(fewbit::block_words(bits));
+}
+
+void check_codes(std::string_view op, const at::Tensor& codes, const at::Tensor& of, int bits) {
+  check(codes.scalar_type() == at::kInt && codes.dim() == 1, op,
+        "codes to be a one-dimensional int32 tensor", codes.toString());
+  check(codes.sym_numel() == num_code_words(of.sym_numel(), bits), op,
+        "as many codes as the gradient has elements: int32 words", codes.sym_numel());
+}
+
+}  // namespace
+
+int bits_of_levels(std::string_view op, std::size_t num_levels) {
+  for (int bits = 1; bits <= fewbit::kMaxBits; ++bits)
+    if (num_levels == std::size_t{1} << bits) return bits;
+  throw_invalid(op, "2, 4, 8 or 16 levels, one more than borders", num_levels);
+}
+
+kernels::StepLookup lookup_of_borders(std::string_view op, at::ArrayRef<double> borders,
+                                      bool even) {
+  kernels::StepLookup steps{.bits = bits_of_levels(op, borders.size() + 1), .is_even = even};
+  for (std::size_t i = 0; i < borders.size(); ++i) {
+    check(!std::isnan(borders[i]) && (i == 0 || borders[i - 1] <= borders[i]), op,
+          "borders in ascending order", borders);
+    steps.borders[i] = static_cast<float>(borders[i]);
+  }
+  return steps;
+}
+
+kernels::StepLookup lookup_of_levels(const char* op, const at::Tensor& grad,
+                                     const at::Tensor& codes, at::ArrayRef<double> levels) {
+  check_float_dtype(grad, op);
+  kernels::StepLookup steps{.bits = bits_of_levels(op, levels.size())};
+  std::transform(levels.begin(), levels.end(), steps.levels,
+                 [](double level) { return static_cast<float>(level); });
+  check_codes(op, codes, grad, steps.bits);
+  return steps;
+}
+
+void check_invertible(const char* op, const at::Tensor& grad, const at::Tensor& y,
+                      const at::Tensor& codes) {
+  check_float_dtype(y, op);
+  check(grad.scalar_type() == y.scalar_type() && grad.sym_sizes() == y.sym_sizes(), op,
+        "a gradient with the output's dtype and shape", grad.toString(), grad.sym_sizes());
+  check_codes(op, codes, y, 1);
+}
+
+at::Tensor empty_codes(const at::Tensor& x, int bits) {
+  return at::empty_symint({num_code_words(x.sym_numel(), bits)}, x.options().dtype(at::kInt));
+}
+
+at::Tensor dense_like_result(const at::Tensor& x) {
+  return x.is_non_overlapping_and_dense() ? x : at::empty_like(x).copy_(x);
+}
+
+namespace {
+
+// ---- shapes, for tracing -----------------------------------------------------------------------
+
+std::tuple<at::Tensor, at::Tensor> fewbit_forward_meta(const at::Tensor& x, std::string_view name,
+                                                       at::ArrayRef<double> params,
+                                                       at::ArrayRef<double> borders, bool even) {
+  constexpr const char* kOp = "fewbit_forward";
+  check_float_dtype(x, kOp);
+  const Activation activation(kOp, name, params);
+  return {at::empty_like(x), empty_codes(x, lookup_of_borders(kOp, borders, even).bits)};
+}
+
+at::Tensor fewbit_forward_inplace_meta(at::Tensor& x, std::string_view name,
+                                       at::ArrayRef<double> params, at::ArrayRef<double> borders,
+                                       bool even) {
+  return std::get<1>(fewbit_forward_meta(x, name, params, borders, even));
+}
+
+at::Tensor stepwise_codes_meta(const at::Tensor& x, at::ArrayRef<double> borders, bool even) {
+  check_float_dtype(x, "stepwise_codes");
+  return empty_codes(x, lookup_of_borders("stepwise_codes", borders, even).bits);
+}
+
+at::Tensor stepwise_backward_meta(const at::Tensor& grad, const at::Tensor& codes,
+                                  at::ArrayRef<double> levels, c10::SymIntArrayRef strides) {
+  lookup_of_levels("stepwise_backward", grad, codes, levels);
+  return at::empty_strided_symint(grad.sym_sizes(), strides, grad.options());
+}
+
+void stepwise_backward_inplace_meta(at::Tensor& grad, const at::Tensor& codes,
+                                    at::ArrayRef<double> levels) {
+  lookup_of_levels("stepwise_backward_", grad, codes, levels);
+}
+
+at::Tensor invertible_backward_meta(const at::Tensor& grad, const at::Tensor& y,
+                                    const at::Tensor& codes, std::string_view) {
+  check_invertible("invertible_backward", grad, y, codes);
+  return at::empty_like(y);
+}
+
+void invertible_backward_inplace_meta(at::Tensor& grad, const at::Tensor& y,
+                                      const at::Tensor& codes, std::string_view) {
+  check_invertible("invertible_backward_", grad, y, codes);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
+  m.impl("fewbit_forward", ValueErrors<&fewbit_forward_meta>::call);
+  m.impl("fewbit_forward_", ValueErrors<&fewbit_forward_inplace_meta>::call);
+  m.impl("stepwise_codes", ValueErrors<&stepwise_codes_meta>::call);
+  m.impl("stepwise_backward", ValueErrors<&stepwise_backward_meta>::call);
+  m.impl("stepwise_backward_", ValueErrors<&stepwise_backward_inplace_meta>::call);
+  m.impl("invertible_backward", ValueErrors<&invertible_backward_meta>::call);
+  m.impl("invertible_backward_", ValueErrors<&invertible_backward_inplace_meta>::call);
+}
+
+}  // namespace slimgrad::torch_ops

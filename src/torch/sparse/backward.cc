@@ -1,0 +1,204 @@
+// sparse_linear_backward and sparse_conv2d_backward: choose a way, bring the gradient to the gate
+// (arrays/apply/gate_pass.h), multiply what is left; for each of the two products by itself. All
+// state is in the layer's tensors (torch/apply/plan_tensor.h, torch/sparse/product_choice.h).
+//
+// A product that is done densely is exact: pruning it would cost time and gain none.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include <slimgrad/sparse_layers.h>
+
+#include "arrays/apply/gate_pass.h"
+#include "base/check.h"
+#include "base/stopwatch.h"
+#include "torch/apply/gradient_backend.h"
+#include "torch/apply/plan_tensor.h"
+#include "torch/checks.h"
+#include "torch/errors.h"
+#include "torch/no_gradient.h"
+#include "torch/sparse/product_choice.h"
+#include "torch/sparse/products.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+// One product in one backward pass.
+class GatedProduct {
+ public:
+  GatedProduct(Product product, const SparseLayerState& state, LayerBackward& layer,
+               std::int64_t stream, const char* op)
+      : product_(product),
+        plan_(product == Product::kWeight ? state.weight_plan : state.input_plan),
+        stats_(product == Product::kWeight ? state.weight_stats : state.input_stats),
+        layer_(layer),
+        gate_(read_plan(plan_)),
+        pass_(gate_, static_cast<std::uint64_t>(layer.num_elements()), layer.type(), stream),
+        choice_(state.choice, product, op) {
+    check_layer_stats(stats_, op);
+    const PruneKind kind = gate_.options.settings.prune;
+    check(kind == PruneKind::kNone || kind == PruneKind::kStochastic, op,
+          "a plan that prunes stochastically or not at all", prune_kind_name(kind));
+    check(gate_.options.settings.bits == 0, op, "a plan that does not quantize",
+          gate_.options.settings.bits, " bits");
+  }
+
+  // `sparse(draw, counts)` and `dense()` return the same kind of gradients.
+  template <typename Sparse, typename Dense>
+  auto run(const Sparse& sparse, const Dense& dense) {
+    if (choice_.is_timing()) layer_.forget_order();
+    Stopwatch watch;
+    const Way way = choose();
+    std::optional<decltype(dense())> result;
+    if (way == Way::kDense) {
+      result = dense();
+    } else {
+      SparseCounts counts;
+      result = sparse(draw(), counts);
+      const double seconds = watch.lap();
+      pass_.multiplied(static_cast<std::uint64_t>(counts.survivors));
+      if (way == Way::kBoth && ProductChoice::is_telling(counts)) {
+        // The sample, the threshold and copies to another layout do not shrink, either.
+        counts.compress_seconds = std::max(0.0, seconds - counts.multiply_seconds);
+        watch.lap();
+        dense();
+        choice_.add_trial(counts, watch.lap());
+      }
+    }
+    choice_.set_last(way);
+    close();
+    return *result;
+  }
+
+ private:
+  bool prunes() const { return pass_.sparsity() > 0; }
+
+  // A product in warm-up may be timed: that changes nothing.
+  bool can_be_sparse() const {
+    return layer_.can_be_sparse() && pass_.is_open(choice_.is_timing()) &&
+           (gate_.options.settings.prune == PruneKind::kNone || prunes());
+  }
+
+  Way choose() {
+    if (!can_be_sparse() || choice_.setting() == SparseWay::kDense) return Way::kDense;
+    if (choice_.is_open()) choice_.decide(predict_cost(layer_.priced(product_)));
+    if (prunes()) return choice_.way(pass_.sparsity());
+    // Used as it is: a small sample says how sparse.
+    constexpr std::int64_t kZeroSample = 4096;
+    see(pass_.sample(kZeroSample));
+    return choice_.way(pass_.stats().zero_fraction);
+  }
+
+  PruneDraw draw() {
+    if (!prunes()) return {.treatment = {}, .density = 1 - pass_.stats().zero_fraction};
+    PruneDraw draw{.treatment = {}, .density = 1 - pass_.sparsity()};
+    if (see(pass_.sample())) {
+      draw.treatment = pass_.decide();
+      pass_.expect();
+    }
+    return draw;
+  }
+
+  bool see(const kernels::StratifiedSample& sample) {
+    static thread_local std::vector<float> values;
+    kCpuBackend.gather(layer_.gradient(), sample, 1, values);
+    return pass_.see(values);
+  }
+
+  void close() {
+    const GateReport report = pass_.close();
+    write_plan(gate_, plan_);
+    // A product that was done densely was not sampled. What it looked like before stays, so that an
+    // allocation over all layers still counts it and can give it enough sparsity to be sparse
+    // again.
+    if (pass_.stats().count > 0) write_stats(pass_.stats(), stats_.mutable_data_ptr<double>());
+    write_report(report, stats_);
+  }
+
+  Product product_;
+  const at::Tensor &plan_, &stats_;
+  LayerBackward& layer_;
+  GateState gate_;
+  GatePass pass_;
+  ProductChoice choice_;
+};
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+// What was not asked for is an empty tensor: an op returns tensors, not nothing.
+at::Tensor nothing(const at::Tensor& like) { return at::empty({0}, like.options()); }
+
+Gradients layer_backward(const char* op, LayerBackward& layer, const at::Tensor& like,
+                         std::array<bool, 3> wanted, const SparseLayerState& state,
+                         std::int64_t stream) {
+  Gradients result{nothing(like), nothing(like), nothing(like)};
+  auto& [dx, dw, bias] = result;
+  if (wanted[0]) {
+    dx = GatedProduct(Product::kInput, state, layer, stream, op)
+             .run([&](const PruneDraw& draw,
+                      SparseCounts& counts) { return layer.sparse_input_gradient(draw, counts); },
+                  [&] { return layer.dense_input_gradient(); });
+  }
+  if (wanted[1]) {
+    const auto gradients = GatedProduct(Product::kWeight, state, layer, stream, op)
+                               .run(
+                                   [&](const PruneDraw& draw, SparseCounts& counts) {
+                                     return layer.sparse_weight_gradient(draw, wanted[2], counts);
+                                   },
+                                   [&] { return layer.dense_weight_gradient(wanted[2]); });
+    dw = gradients.weight;
+    if (wanted[2]) bias = gradients.bias;
+  } else if (wanted[2]) {
+    bias = layer.bias_gradient();
+  }
+  return result;
+}
+
+// Conv: nothing, or stride, padding, dilation and groups.
+template <typename... Conv>
+struct BackwardKernels {
+  static Gradients run(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight,
+                       Conv... conv, std::array<bool, 3> wanted, at::Tensor weight_plan,
+                       at::Tensor weight_stats, at::Tensor input_plan, at::Tensor input_stats,
+                       at::Tensor choice, std::int64_t stream) {
+    const char* const op =
+        sizeof...(Conv) == 0 ? "sparse_linear_backward" : "sparse_conv2d_backward";
+    LayerBackward layer(op, gradient, x, weight, ConvArguments(conv...));
+    return layer_backward(op, layer, x, wanted,
+                          {weight_plan, weight_stats, input_plan, input_stats, choice}, stream);
+  }
+
+  static Gradients meta(const at::Tensor&, const at::Tensor& x, const at::Tensor& weight, Conv...,
+                        std::array<bool, 3> wanted, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
+                        at::Tensor, std::int64_t) {
+    return {wanted[0] ? at::empty_symint(x.sym_sizes(), x.options(), x.suggest_memory_format())
+                      : nothing(x),
+            wanted[1] ? at::empty_like(weight) : nothing(x),
+            wanted[2] ? at::empty_symint({weight.sym_size(0)}, weight.options()) : nothing(x)};
+  }
+};
+using LinearBackward = BackwardKernels<>;
+using Conv2dBackward =
+    BackwardKernels<at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, std::int64_t>;
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
+  m.impl("sparse_linear_backward", ValueErrors<&LinearBackward::run>::call);
+  m.impl("sparse_conv2d_backward", ValueErrors<&Conv2dBackward::run>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  m.impl("sparse_linear_backward", no_gradient());
+  m.impl("sparse_conv2d_backward", no_gradient());
+}
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
+  m.impl("sparse_linear_backward", LinearBackward::meta);
+  m.impl("sparse_conv2d_backward", Conv2dBackward::meta);
+}
+
+}  // namespace slimgrad::torch_ops

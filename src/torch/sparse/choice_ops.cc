@@ -1,0 +1,149 @@
+// What users and Python see of torch/sparse/product_choice.h: the state by names.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <array>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <slimgrad/sparse_layers.h>
+
+#include "base/check.h"
+#include "torch/errors.h"
+#include "torch/no_gradient.h"
+#include "torch/sparse/product_choice.h"
+#include "torch/sparse/products.h"
+
+namespace slimgrad {
+namespace {
+
+using torch_ops::ProductChoice;
+
+constexpr std::array kProducts{Product::kWeight, Product::kInput};
+constexpr std::array<std::string_view, 3> kWayNames{"auto", "dense", "sparse"};
+constexpr std::array<std::string_view, 4> kChosenByNames{"", "model", "tune", "user"};
+
+}  // namespace
+
+std::string_view sparse_way_name(SparseWay way) { return kWayNames[static_cast<std::size_t>(way)]; }
+
+SparseWay parse_sparse_way(std::string_view name) {
+  for (std::size_t i = 0; i < kWayNames.size(); ++i)
+    if (name == kWayNames[i]) return static_cast<SparseWay>(i);
+  throw_invalid("set_way", "way to be auto, dense or sparse", name);
+}
+
+at::Tensor new_sparse_choice(bool always) {
+  const at::Tensor choice = at::zeros({torch_ops::kChoiceSize}, at::kDouble);
+  if (always) set_sparse_ways(choice, SparseWay::kSparse, SparseWay::kSparse);
+  return choice;
+}
+
+void set_sparse_ways(const at::Tensor& choice, std::optional<SparseWay> weight,
+                     std::optional<SparseWay> input) {
+  if (weight) ProductChoice(choice, Product::kWeight, "set_way").set(*weight);
+  if (input) ProductChoice(choice, Product::kInput, "set_way").set(*input);
+}
+
+void time_sparse_ways(const at::Tensor& choice, bool on) {
+  for (const Product product : kProducts) {
+    ProductChoice one(choice, product, "tune");
+    if (on)
+      one.forget_trials();
+    else
+      one.pin_trials();
+  }
+  choice.mutable_data_ptr<double>()[torch_ops::kChoiceTiming] = on ? 1 : 0;
+}
+
+SparseReport sparse_report(const at::Tensor& choice) {
+  constexpr const char* kOp = "sparse_report";
+  return {ProductChoice(choice, Product::kWeight, kOp).report(),
+          ProductChoice(choice, Product::kInput, kOp).report()};
+}
+
+BreakEven sparse_break_even(const at::Tensor& choice) {
+  const SparseReport report = sparse_report(choice);
+  return {report.weight.break_even, report.input.break_even};
+}
+
+namespace torch_ops {
+namespace {
+
+std::optional<SparseWay> wanted_way(std::string_view way) {
+  return way.empty() ? std::nullopt : std::optional(parse_sparse_way(way));
+}
+
+Product parse_product(std::string_view name, const char* op) {
+  check(name == "weight" || name == "input", op, "product to be weight or input", name);
+  return name == "weight" ? Product::kWeight : Product::kInput;
+}
+
+void set_sparse_ways_op(at::Tensor choice, std::string_view weight, std::string_view input) {
+  set_sparse_ways(choice, wanted_way(weight), wanted_way(input));
+}
+
+void time_sparse_ways_op(at::Tensor choice, bool on) { time_sparse_ways(choice, on); }
+
+using ReportTuple =
+    std::tuple<std::string, std::string, double, std::string, std::int64_t, double, double, double>;
+
+ReportTuple sparse_report_op(const at::Tensor& choice, std::string_view product) {
+  const SparseReport both = sparse_report(choice);
+  const SparseProductReport& report =
+      parse_product(product, "sparse_report") == Product::kWeight ? both.weight : both.input;
+  return {std::string(sparse_way_name(report.setting)),
+          std::string(kChosenByNames[static_cast<std::size_t>(report.chosen_by)]),
+          report.break_even,
+          report.was_sparse ? "sparse" : "dense",
+          report.trials,
+          report.dense_seconds,
+          report.compress_seconds,
+          report.multiply_seconds};
+}
+
+using CostTuple = std::tuple<std::vector<std::int64_t>, std::vector<double>, std::vector<double>,
+                             std::vector<double>, std::vector<double>>;
+
+CostTuple sparse_cost_op(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight,
+                         at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                         std::int64_t groups, std::string_view product) {
+  constexpr const char* kOp = "_sparse_cost";
+  const LayerBackward layer(kOp, gradient, x, weight, {stride, padding, dilation, groups});
+  const PricedProduct priced = layer.priced(parse_product(product, kOp));
+  const CostTerms terms = cost_terms(priced);
+  const ProductCost cost = predict_cost(priced);
+  return {{terms.dense_kind, terms.sparse_kind},
+          terms.dense,
+          terms.compress,
+          terms.multiply,
+          {cost.dense, cost.compress, cost.multiply}};
+}
+
+void set_ways_meta(at::Tensor, std::string_view, std::string_view) {}
+void time_ways_meta(at::Tensor, bool) {}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
+  m.impl("new_sparse_choice", new_sparse_choice);
+  m.impl("set_sparse_ways_", ValueErrors<&set_sparse_ways_op>::call);
+  m.impl("time_sparse_ways_", ValueErrors<&time_sparse_ways_op>::call);
+  m.impl("sparse_report", ValueErrors<&sparse_report_op>::call);
+  m.impl("_sparse_cost", ValueErrors<&sparse_cost_op>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
+  m.impl("set_sparse_ways_", set_ways_meta);
+  m.impl("time_sparse_ways_", time_ways_meta);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  m.impl("set_sparse_ways_", no_gradient());
+  m.impl("time_sparse_ways_", no_gradient());
+  m.impl("sparse_report", no_gradient());
+  m.impl("_sparse_cost", no_gradient());
+}
+
+}  // namespace torch_ops
+}  // namespace slimgrad

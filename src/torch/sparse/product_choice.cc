@@ -1,0 +1,107 @@
+#include "torch/sparse/product_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "base/check.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+bool is_one_of(double value, std::int64_t count) {
+  return value >= 0 && value < static_cast<double>(count) && value == std::floor(value);
+}
+
+// Of one product: names the first value that no one can have written.
+void check_fields(const double* fields, const char* op) {
+  constexpr std::int64_t kManyTrials = std::int64_t{1} << 40;
+  const auto check_value = [&](ChoiceField field, const char* expected, bool holds) {
+    check(holds, op, std::string("in choice ") + expected, fields[field]);
+  };
+  check_value(kChoiceSetting, "a way of 0, 1 or 2", is_one_of(fields[kChoiceSetting], 3));
+  check_value(kChoiceBy, "a decision by 0, 1 or 2", is_one_of(fields[kChoiceBy], 3));
+  check_value(kChoiceBreakEven, "a break-even sparsity from 0 to 1",
+              fields[kChoiceBreakEven] >= 0 && fields[kChoiceBreakEven] <= 1);
+  check_value(kChoiceLast, "a last way of 0 or 1", is_one_of(fields[kChoiceLast], 2));
+  check_value(kChoiceTrials, "a number of trials", is_one_of(fields[kChoiceTrials], kManyTrials));
+  for (const ChoiceField seconds : {kChoiceDense, kChoiceCompress, kChoiceMultiply})
+    check_value(seconds, "seconds", fields[seconds] >= 0 && std::isfinite(fields[seconds]));
+}
+
+}  // namespace
+
+ProductChoice::ProductChoice(const at::Tensor& choice, Product product, const char* op) {
+  check(choice.defined() && choice.device().is_cpu() && choice.scalar_type() == at::kDouble &&
+            choice.is_contiguous() && choice.numel() == kChoiceSize,
+        op, "the buffer choice as a contiguous float64 CPU tensor of 17 elements", "a tensor of ",
+        choice.numel(), " elements of type ", choice.scalar_type());
+  static_assert(kChoiceSize == 17);
+  double* const values = choice.mutable_data_ptr<double>();
+  check(is_one_of(values[kChoiceTiming], 2), op, "in choice timing to be 0 or 1",
+        values[kChoiceTiming]);
+  timing_ = values + kChoiceTiming;
+  fields_ = values + kChoiceProducts +
+            static_cast<std::int64_t>(product) * static_cast<std::int64_t>(kChoiceProductFields);
+  check_fields(fields_, op);
+}
+
+void ProductChoice::decide(const ProductCost& cost, ChosenBy by) {
+  fields_[kChoiceBreakEven] = cost.break_even();
+  fields_[kChoiceBy] = static_cast<double>(by);
+}
+
+void ProductChoice::decide(const ProductCost& predicted) { decide(predicted, ChosenBy::kModel); }
+
+Way ProductChoice::way(double sparsity) const {
+  if (is_timing()) return Way::kBoth;
+  switch (setting()) {
+    case SparseWay::kDense:
+      return Way::kDense;
+    case SparseWay::kSparse:
+      return Way::kSparse;
+    case SparseWay::kAuto:
+      break;
+  }
+  // Where none pays the break-even is 1, and all zeros are no reason to be sparse, either.
+  const double break_even = fields_[kChoiceBreakEven];
+  return break_even < 1 && sparsity >= break_even ? Way::kSparse : Way::kDense;
+}
+
+void ProductChoice::forget_trials() {
+  if (setting() == SparseWay::kAuto)
+    std::fill(fields_ + kChoiceTrials, fields_ + kChoiceProductFields, 0.0);
+}
+
+void ProductChoice::add_trial(const SparseCounts& sparse, double dense_seconds) {
+  const double share = static_cast<double>(sparse.survivors) / static_cast<double>(sparse.elements);
+  const auto keep_best = [&](ChoiceField field, double seconds) {
+    const bool first = fields_[kChoiceTrials] == 0;
+    fields_[field] = first ? seconds : std::min(fields_[field], seconds);
+  };
+  keep_best(kChoiceDense, dense_seconds);
+  keep_best(kChoiceCompress, sparse.compress_seconds);
+  keep_best(kChoiceMultiply, sparse.multiply_seconds / share);
+  ++fields_[kChoiceTrials];
+}
+
+void ProductChoice::pin_trials() {
+  if (setting() == SparseWay::kAuto && fields_[kChoiceTrials] > 0)
+    decide(best_times(), ChosenBy::kTiming);
+}
+
+SparseProductReport ProductChoice::report() const {
+  const SparseWay set = setting();
+  const bool by_hand = set != SparseWay::kAuto, open = field(kChoiceBy) == 0;
+  return {.setting = set,
+          .chosen_by = by_hand ? ChosenBy::kUser : static_cast<ChosenBy>(field(kChoiceBy)),
+          .break_even = open ? std::numeric_limits<double>::quiet_NaN() : fields_[kChoiceBreakEven],
+          .was_sparse = field(kChoiceLast) != 0,
+          .trials = field(kChoiceTrials),
+          .dense_seconds = fields_[kChoiceDense],
+          .compress_seconds = fields_[kChoiceCompress],
+          .multiply_seconds = fields_[kChoiceMultiply]};
+}
+
+}  // namespace slimgrad::torch_ops

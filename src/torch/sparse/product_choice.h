@@ -1,0 +1,91 @@
+// Sparse or dense? What a layer's state says of it, for each of its two products.
+//
+// A product is done sparsely where its gradient is at least as sparse as its break-even sparsity.
+// That is found once, in the first backward pass in which the product could be sparse, from the
+// shape, layout and type of the tensors and the constants of arrays/sparse/cost.h, never from a
+// clock or the number of threads, and is state from then on: another batch size does not change
+// it, and a resumed run does as the interrupted one did. Who wants the clock turns timing on for
+// some backward passes; both ways then run, and the break-even follows from their best times. And
+// the user may set a way by hand.
+#ifndef SLIMGRAD_TORCH_SPARSE_PRODUCT_CHOICE_H_
+#define SLIMGRAD_TORCH_SPARSE_PRODUCT_CHOICE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include <slimgrad/sparse_layers.h>
+
+#include "arrays/sparse/backward.h"
+#include "arrays/sparse/cost.h"
+
+namespace slimgrad::torch_ops {
+
+// What a backward pass does. Both: to time them; the sparse result counts.
+enum class Way : std::int64_t { kDense, kSparse, kBoth };
+
+// The order is the layout of the tensor; no one else knows it.
+enum ChoiceField : std::int64_t {
+  kChoiceTiming,       // 1: backward passes time both ways
+  kChoiceProducts,     // then for each product:
+  kChoiceSetting = 0,  // SparseWay
+  kChoiceBy,           // ChosenBy, of the break-even: nobody, model or timing
+  kChoiceBreakEven,
+  kChoiceLast,      // 1: the last backward pass, timed ones apart, was sparse
+  kChoiceTrials,    // of the timing; then its best seconds:
+  kChoiceDense,     // all of it
+  kChoiceCompress,  // what does not shrink with the survivors
+  kChoiceMultiply,  // for all values
+  kChoiceProductFields,
+  kChoiceSize = kChoiceProducts + 2 * kChoiceProductFields,
+};
+
+class ProductChoice {
+ public:
+  // Throws InvalidArgument, in the name of `op`, for a tensor of another type, size or layout, and
+  // for values that no one wrote.
+  ProductChoice(const at::Tensor& choice, Product product, const char* op);
+
+  SparseWay setting() const { return static_cast<SparseWay>(field(kChoiceSetting)); }
+  void set(SparseWay way) { fields_[kChoiceSetting] = static_cast<double>(way); }
+
+  // Whether a break-even is wanted before way() can be asked.
+  bool is_open() const {
+    return setting() == SparseWay::kAuto && field(kChoiceBy) == std::int64_t{0};
+  }
+  // What the model says.
+  void decide(const ProductCost& predicted);
+  // REQUIRES: not is_open().
+  Way way(double sparsity) const;
+  // What a backward pass did; one that timed both ways is no part of the training.
+  void set_last(Way way) {
+    if (way != Way::kBoth) fields_[kChoiceLast] = way == Way::kSparse ? 1 : 0;
+  }
+
+  bool is_timing() const { return *timing_ != 0 && setting() == SparseWay::kAuto; }
+  void forget_trials();
+  // Whether a product of so few values says what more would take.
+  static bool is_telling(const SparseCounts& sparse) {
+    return sparse.survivors * 1000 >= sparse.elements && sparse.survivors > 0;
+  }
+  // REQUIRES: is_telling(sparse).
+  void add_trial(const SparseCounts& sparse, double dense_seconds);
+  // What the trials say, if there were any.
+  void pin_trials();
+
+  SparseProductReport report() const;
+
+ private:
+  std::int64_t field(ChoiceField field) const { return static_cast<std::int64_t>(fields_[field]); }
+  ProductCost best_times() const {
+    return {fields_[kChoiceDense], fields_[kChoiceCompress], fields_[kChoiceMultiply]};
+  }
+  void decide(const ProductCost& cost, ChosenBy by);
+
+  const double* timing_;
+  double* fields_;
+};
+
+}  // namespace slimgrad::torch_ops
+
+#endif  // SLIMGRAD_TORCH_SPARSE_PRODUCT_CHOICE_H_

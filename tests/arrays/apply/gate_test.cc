@@ -1,0 +1,271 @@
+#include <slimgrad/gate.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <slimgrad/apply.h>
+#include <slimgrad/error.h>
+
+#include "base/hash.h"
+
+namespace slimgrad {
+namespace {
+
+std::vector<float> lognormal_values(std::size_t count, double sigma = 1.5, unsigned seed = 5) {
+  std::mt19937_64 engine(seed);
+  std::normal_distribution<double> normal;
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>((i % 2 ? 1 : -1) * std::exp(sigma * normal(engine) - 7));
+  return values;
+}
+
+GateOptions pruning_to(double sparsity) {
+  GateOptions options;
+  options.settings.prune = PruneKind::kStochastic;
+  options.settings.sparsity = sparsity;
+  options.seed = 77;
+  return options;
+}
+
+// The seed of a call's draws, as the header of the class says it: mixed from seed, call and stream.
+std::uint64_t draw_of(std::uint64_t seed, std::uint64_t call, std::uint64_t stream) {
+  return mix_bits(seed ^ mix_bits(call ^ mix_bits(stream)));
+}
+
+double zeros_of(const std::vector<float>& values) {
+  double zeros = 0;
+  for (const float x : values) zeros += x == 0;
+  return zeros / static_cast<double>(values.size());
+}
+
+TEST(Gate, PrunesToTheWantedSparsityAndSaysSo) {
+  const auto in = lognormal_values(100000);
+  GateState gate = new_gate(pruning_to(0.85));
+  std::vector<float> out(in.size());
+  const auto [report, stats] = pass_gate(gate, in, out);
+  EXPECT_NEAR(zeros_of(out), 0.85, 0.005);
+  EXPECT_DOUBLE_EQ(report.sparsity, zeros_of(out));
+  EXPECT_EQ(report.sparsity_wanted, 0.85);
+  EXPECT_TRUE(report.compressed);
+  EXPECT_EQ(report.calls, 1);
+  EXPECT_EQ(gate.calls, 1);
+  EXPECT_EQ(stats.count, in.size());
+  EXPECT_EQ(report.threshold, gate.in_force.threshold);
+}
+
+TEST(Gate, DoesWhatTheTreatmentInForceDoesWithTheDrawOfTheCall) {
+  const auto in = lognormal_values(30000);
+  GateOptions options = pruning_to(0.8);
+  options.settings.bits = 6;
+  GateState gate = new_gate(options);
+  for (std::uint64_t call = 0; call < 3; ++call) {
+    std::vector<float> out(in.size()), expected(in.size());
+    pass_gate(gate, in, out, 4);
+    Treatment treatment = gate.in_force;
+    treatment.seed = draw_of(options.seed, call, 4);
+    apply(treatment, in, expected);
+    EXPECT_EQ(out, expected) << call;
+  }
+}
+
+TEST(Gate, WorksInPlaceAndOnEveryType) {
+  const auto values = lognormal_values(20000);
+  const auto check_type = [&]<typename T>(T) {
+    std::vector<T> in(values.size());
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const auto bits = std::bit_cast<std::uint32_t>(values[i]);
+      if constexpr (std::is_same_v<T, float>)
+        in[i] = values[i];
+      else if constexpr (std::is_same_v<T, BFloat16Bits>)
+        in[i] = {static_cast<std::uint16_t>(bits >> 16)};
+      else
+        in[i] = {static_cast<std::uint16_t>(0x3c00 + (bits & 0x1ff))};
+    }
+    GateState first = new_gate(pruning_to(0.7)), second = first;
+    std::vector<T> out(in.size());
+    const GateReport report = pass_gate(first, std::span<const T>(in), std::span<T>(out)).report;
+    pass_gate(second, std::span<const T>(in), std::span<T>(in));
+    EXPECT_EQ(std::memcmp(in.data(), out.data(), in.size() * sizeof(T)), 0);
+    EXPECT_NEAR(report.sparsity, 0.7, 0.02);
+  };
+  check_type(float{});
+  check_type(BFloat16Bits{});
+  check_type(Float16Bits{});
+}
+
+TEST(Gate, ASavedStateGoesOnToTheBit) {
+  const auto in = lognormal_values(20000);
+  GateOptions options = pruning_to(0.9);
+  options.refresh_every = 3;
+  GateState whole = new_gate(options), resumed = whole;
+  std::vector<float> out(in.size()), again(in.size());
+  for (int call = 0; call < 7; ++call) {
+    pass_gate(whole, in, out);
+    const GateState saved = resumed;  // as a checkpoint would
+    resumed = saved;
+    pass_gate(resumed, in, again);
+    EXPECT_EQ(out, again) << call;
+  }
+}
+
+TEST(Gate, StreamsDrawDifferently) {
+  const auto in = lognormal_values(20000);
+  GateState first = new_gate(pruning_to(0.9)), second = first;
+  std::vector<float> a(in.size()), b(in.size());
+  pass_gate(first, in, a, 0);
+  pass_gate(second, in, b, 1);
+  EXPECT_NE(a, b);
+}
+
+TEST(Gate, LeavesSmallGradientsAndTheWarmUpAlone) {
+  const auto in = lognormal_values(5000);
+  GateOptions options = pruning_to(0.9);
+  options.min_elements = 5001;
+  GateState small = new_gate(options);
+  std::vector<float> out(in.size());
+  EXPECT_FALSE(pass_gate(small, in, out).report.compressed);
+  EXPECT_EQ(out, in);
+
+  options.min_elements = 0;
+  options.warmup = 2;
+  GateState warm = new_gate(options);
+  EXPECT_FALSE(pass_gate(warm, in, out).report.compressed);
+  EXPECT_FALSE(pass_gate(warm, in, out).report.compressed);
+  EXPECT_TRUE(pass_gate(warm, in, out).report.compressed);
+  EXPECT_EQ(warm.calls, 3);
+}
+
+TEST(Gate, FollowsItsSchedule) {
+  const auto in = lognormal_values(50000);
+  GateOptions options = pruning_to(0);
+  options.schedule = {{2, 0.5}, {6, 0.9}};
+  GateState gate = new_gate(options);
+  std::vector<float> out(in.size());
+  // Before the first point its sparsity holds, after the last one that one's; linear in between.
+  for (const double wanted : {0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9, 0.9}) {
+    const GateReport report = pass_gate(gate, in, out).report;
+    EXPECT_NEAR(report.sparsity_wanted, wanted, 1e-12);
+    EXPECT_NEAR(report.sparsity, wanted, 0.01);
+  }
+  set_sparsity(gate, 0.3);
+  EXPECT_EQ(pass_gate(gate, in, out).report.sparsity_wanted, 0.3);
+}
+
+TEST(Gate, GuardsATreatmentThatIsOlderThanTheGradient) {
+  auto in = lognormal_values(50000);
+  GateOptions options = pruning_to(0.9);
+  options.refresh_every = 0;
+  GateState gate = new_gate(options);
+  std::vector<float> out(in.size());
+  pass_gate(gate, in, out);
+  const double old = gate.in_force.threshold;
+  for (float& x : in) x *= 1e-6f;
+  const GateReport report = pass_gate(gate, in, out).report;
+  EXPECT_EQ(gate.in_force.threshold, old);
+  // Without the guard nothing would be left: the threshold is a million times too large.
+  EXPECT_LT(report.sparsity, 0.95);
+  gate.due = true;
+  pass_gate(gate, in, out);
+  EXPECT_NEAR(gate.in_force.threshold, old * 1e-6, old * 1e-8);
+}
+
+TEST(Gate, KeepsNanAndInfAndCountsThem) {
+  auto in = lognormal_values(20000);
+  in[3] = std::numeric_limits<float>::infinity();
+  in[777] = std::numeric_limits<float>::quiet_NaN();
+  GateOptions options = pruning_to(0.9);
+  options.settings.bits = 4;
+  GateState gate = new_gate(options);
+  std::vector<float> out(in.size());
+  EXPECT_EQ(pass_gate(gate, in, out).report.nonfinite, 2);
+  EXPECT_TRUE(std::isinf(out[3]) && std::isnan(out[777]));
+
+  std::vector<float> nothing(5000, std::numeric_limits<float>::quiet_NaN());
+  out.resize(nothing.size());
+  EXPECT_FALSE(pass_gate(gate, nothing, out).report.compressed);
+  std::vector<float> empty;
+  EXPECT_FALSE(pass_gate(gate, empty, std::span<float>()).report.compressed);
+}
+
+TEST(Gate, IsUnbiased) {
+  // 400 draws of FP4 after pruning to 0.8: the mean of each value, within five standard errors of
+  // the mean of all. One value has a deviation of at most the threshold; the sum over 20000 values
+  // averages those.
+  const auto in = lognormal_values(20000);
+  GateOptions options = pruning_to(0.8);
+  options.settings.bits = 4;
+  GateState gate = new_gate(options);
+  std::vector<float> out(in.size());
+  double shift = 0, squares = 0;
+  constexpr int kDraws = 400;
+  for (int draw = 0; draw < kDraws; ++draw) {
+    pass_gate(gate, in, out);
+    double difference = 0;
+    for (std::size_t i = 0; i < in.size(); ++i) difference += out[i] - in[i];
+    shift += difference;
+    squares += difference * difference;
+  }
+  const double mean = shift / kDraws;
+  const double deviation = std::sqrt(squares / kDraws - mean * mean);
+  EXPECT_LT(std::abs(mean), 5 * deviation / std::sqrt(kDraws));
+}
+
+TEST(Gate, ItsCosineDoesNotMissTheFewValuesThatCarryIt) {
+  // As in the head of a language model: one value in a thousand is a thousand times larger, so that
+  // what is compared has four of them on average, and now and then none.
+  auto in = lognormal_values(200000, 0.3);
+  for (std::size_t i = 0; i < in.size(); i += 1000) in[(i * 7919 + 13) % in.size()] *= 1000;
+  GateState gate = new_gate(pruning_to(0.85));
+  std::vector<float> out(in.size());
+  for (int call = 0; call < 40; ++call) {
+    const GateReport report = pass_gate(gate, in, out).report;
+    double xx = 0, xy = 0, yy = 0;
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      xx += double{in[i]} * in[i];
+      xy += double{in[i]} * out[i];
+      yy += double{out[i]} * out[i];
+    }
+    // The sample has some 65 of them: their share of the squares is good to an eighth.
+    EXPECT_NEAR(report.cosine, xy / std::sqrt(xx * yy), 5e-3) << call;
+  }
+}
+
+TEST(Gate, TopKDropsWhatIsBelowAndKeepsTheRest) {
+  const auto in = lognormal_values(50000);
+  GateOptions options = pruning_to(0.8);
+  options.settings.prune = PruneKind::kTopK;
+  GateState gate = new_gate(options);
+  std::vector<float> out(in.size());
+  pass_gate(gate, in, out);
+  const auto threshold = static_cast<float>(gate.in_force.threshold);
+  for (std::size_t i = 0; i < in.size(); ++i)
+    ASSERT_EQ(out[i], std::abs(in[i]) < threshold ? 0.0f : in[i]);
+}
+
+TEST(Gate, RefusesOptionsOutOfRange) {
+  using testing::HasSubstr;
+  using testing::ThrowsMessage;
+  const auto refused = [](auto change, const char* what) {
+    GateOptions options = pruning_to(0.5);
+    change(options);
+    EXPECT_THAT([&] { new_gate(options); }, ThrowsMessage<InvalidArgument>(HasSubstr(what)));
+  };
+  refused([](GateOptions& o) { o.settings.sparsity = 1; }, "0 <= sparsity < 1");
+  refused([](GateOptions& o) { o.settings.sparsity = std::nan(""); }, "0 <= sparsity < 1");
+  refused([](GateOptions& o) { o.settings.bits = 9; }, "2 to 8 bits");
+  refused([](GateOptions& o) { o.sample_size = 0; }, "sample_size > 0");
+  refused([](GateOptions& o) { o.warmup = -1; }, "warmup >= 0");
+  refused([](GateOptions& o) { o.schedule = {{3, 0.5}, {3, 0.6}}; }, "ascending");
+  refused([](GateOptions& o) { o.schedule = {{3, 1.5}}; }, "0 <= sparsity < 1");
+  refused([](GateOptions& o) { o.schedule.resize(9); }, "at most 8 points");
+}
+
+}  // namespace
+}  // namespace slimgrad

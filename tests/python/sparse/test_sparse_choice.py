@@ -1,0 +1,218 @@
+"""Sparse or dense: what decides, and that it is remembered."""
+
+import pytest
+import torch
+from gate_samples import lognormal
+from plan_fields import Plan, layer_report
+from sparse_samples import (
+    any_size,
+    assert_close,
+    backward,
+    dense_gradients,
+    gates,
+    pair,
+    pruned,
+    set_break_even,
+)
+
+import slimgrad as sg
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+AUTO = sg.Prune(weight=0.8, input=0.7, sparse_backward=True)
+
+
+def linear(gradients=AUTO):
+    plain, ours = pair(sg.nn.Linear, 24, 40, gradients=gradients)
+    generator = torch.Generator().manual_seed(2)
+    return plain, ours, torch.randn(50, 24, generator=generator), lognormal((50, 40))
+
+
+def choices(layer):
+    return layer.slimgrad_sparse.choices()
+
+
+def ways(layer):
+    return {name: row["way"] for name, row in choices(layer).items()}
+
+
+def break_evens(layer):
+    return {name: row["break_even"] for name, row in choices(layer).items()}
+
+
+UNDECIDED = {"way": "dense", "break_even": None, "chosen_by": None, "setting": "auto"}
+
+
+def test_before_the_first_pass():
+    _, ours, _, _ = linear()
+    assert choices(ours) == {"weight": UNDECIDED, "input": UNDECIDED}
+
+
+def test_the_first_pass_decides():
+    _, ours, x, grad = linear()
+    backward(ours, x, grad)
+    for row in choices(ours).values():
+        assert row["chosen_by"] == "model" and 0 <= row["break_even"] <= 1
+        assert row.keys() == UNDECIDED.keys()  # and no times
+    first = break_evens(ours)
+    _, again, x, grad = linear()
+    backward(again, x, grad)
+    assert break_evens(again) == first
+
+
+def test_the_decision_is_for_all_shapes_that_follow():
+    """A small batch of a wide layer is not worth it; what the first batch said stays."""
+    layer = any_size(sg.nn.Linear(512, 512, gradients=AUTO, seed=1))
+    backward(layer, torch.randn(2048, 512), lognormal((2048, 512)))
+    first = break_evens(layer)
+    backward(layer, torch.randn(8, 512), lognormal((8, 512)))
+    assert break_evens(layer) == first
+    fresh = any_size(sg.nn.Linear(512, 512, gradients=AUTO, seed=1))
+    backward(fresh, torch.randn(8, 512), lognormal((8, 512)))
+    assert break_evens(fresh) != first
+
+
+def test_warm_up_decides_nothing():
+    _, ours, x, grad = linear()
+    for gate in gates(ours).values():
+        gate.plan[Plan.WARMUP] = 1
+    backward(ours, x, grad)
+    assert choices(ours) == {"weight": UNDECIDED, "input": UNDECIDED}
+    backward(ours, x, grad)
+    assert all(row["chosen_by"] == "model" for row in choices(ours).values())
+
+
+def test_copies_of_the_layout_are_in_the_price():
+    """A contiguous convolution has to be laid out anew for its sparse products."""
+    found = []
+    for layout in (torch.channels_last, torch.contiguous_format):
+        layer = any_size(sg.nn.Conv2d(64, 64, 3, padding=1, gradients=AUTO, seed=1))
+        layer = layer.to(memory_format=layout)
+        x = torch.randn(4, 64, 32, 32).to(memory_format=layout)
+        backward(layer, x, lognormal((4, 64, 32, 32)).to(memory_format=layout))
+        found.append(break_evens(layer))
+    assert all(found[0][product] < found[1][product] for product in ("weight", "input"))
+
+
+@pytest.mark.parametrize(
+    ("weight", "input"), [(0.5, 0.5), (0.79, 0.71), (0.81, 0.69), (0.9, 0.9), (1, 0), (0, 1)]
+)
+def test_sparse_from_the_break_even_on(weight, input):
+    """A dense product is the plain one, a sparse one that of the pruned gradient."""
+    plain, ours, x, grad = linear()
+    set_break_even(ours, "weight", weight)
+    set_break_even(ours, "input", input)
+    assert break_evens(ours) == {"weight": weight, "input": input}
+    got = backward(ours, x, grad)
+    expected = {"weight": weight < 0.8, "input": input < 0.7}
+    assert ways(ours) == {name: "sparse" if s else "dense" for name, s in expected.items()}
+    used = {n: pruned(grad, g) if expected[n] else grad for n, g in gates(ours).items()}
+    assert_close(got, dense_gradients(plain, x, used["input"], used["weight"]))
+    for name, gate in gates(ours).items():
+        assert int(gate.plan[Plan.CALLS]) == 1
+        assert layer_report(gate.plan, gate.stats)["compressed"] == expected[name]
+
+
+def test_where_none_pays_a_gradient_of_zeros_is_dense():
+    _, ours, x, grad = linear(None)
+    for product in ("weight", "input"):
+        set_break_even(ours, product, 1)
+    backward(ours, x, torch.zeros_like(grad))
+    assert ways(ours) == {"weight": "dense", "input": "dense"}
+
+
+def test_always_asks_nobody():
+    _, ours, x, grad = linear(sg.Prune(weight=0.8, input=0.7, sparse_backward="always"))
+    for product in ("weight", "input"):
+        set_break_even(ours, product, 1)
+    backward(ours, x, grad)
+    assert ways(ours) == {"weight": "sparse", "input": "sparse"}
+    assert all(row["chosen_by"] == "user" for row in choices(ours).values())
+
+
+@pytest.mark.parametrize("product", ["weight", "input"])
+def test_a_way_that_is_set(product):
+    plain, ours, x, grad = linear()
+    other = {"weight": "input", "input": "weight"}[product]
+    set_break_even(ours, product, 0)
+    set_break_even(ours, other, 1)
+    ours.slimgrad_sparse.set_way("dense", product)
+    assert_close(backward(ours, x, grad), dense_gradients(plain, x, grad, grad))
+    assert ways(ours) == {"weight": "dense", "input": "dense"}
+    row = choices(ours)[product]
+    assert (row["setting"], row["chosen_by"]) == ("dense", "user")
+    ours.slimgrad_sparse.set_way("auto")
+    backward(ours, x, grad)
+    assert ways(ours) == {product: "sparse", other: "dense"}
+    assert choices(ours)[product]["chosen_by"] == "model"
+    with pytest.raises(ValueError, match=r"\[set_way\] expected way to be auto.* got slow"):
+        ours.slimgrad_sparse.set_way("slow")
+
+
+def test_a_product_that_is_not_pruned_is_dense_and_exact():
+    """Even where the layer is told to be sparse always."""
+    for mode in (True, "always"):
+        plain, ours, x, grad = linear(sg.Prune(weight=0.8, sparse_backward=mode))
+        set_break_even(ours, "weight", 0)
+        got = backward(ours, x, grad)
+        assert ways(ours) == {"input": "dense", "weight": "sparse"}
+        for_weight = pruned(grad, gates(ours)["weight"])
+        assert_close(got, dense_gradients(plain, x, grad, for_weight))
+
+
+def test_as_it_comes_the_zeros_decide():
+    plain, ours, x, _ = linear(None)
+    for product in ("weight", "input"):
+        set_break_even(ours, product, 0.6)
+    for zeros, way in [(0.1, "dense"), (0.9, "sparse"), (0.4, "dense")]:
+        grad = lognormal((50, 40), zeros=zeros)
+        got = backward(ours, x, grad)
+        assert ways(ours) == {"weight": way, "input": way}
+        assert_close(got, dense_gradients(plain, x, grad, grad))
+
+
+def test_small_gradients_are_dense():
+    plain, ours, x, grad = linear()
+    for gate in gates(ours).values():
+        gate.plan[Plan.MIN_ELEMENTS] = grad.numel() + 1
+    assert_close(backward(ours, x, grad), dense_gradients(plain, x, grad, grad))
+    assert ways(ours) == {"weight": "dense", "input": "dense"}
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "message"),
+    [
+        (0, 2, "in choice timing to be 0 or 1, got 2"),
+        (1, 7, "in choice a way of 0, 1 or 2, got 7"),
+        (2, 3, "in choice a decision by 0, 1 or 2, got 3"),
+        (3, -0.1, "in choice a break-even sparsity from 0 to 1, got -0.1"),
+        (3, float("nan"), "in choice a break-even sparsity from 0 to 1, got nan"),
+        (4, 0.5, "in choice a last way of 0 or 1, got 0.5"),
+        (5, 1e300, "in choice a number of trials, got"),
+        (6, float("inf"), "in choice seconds, got inf"),
+    ],
+)
+def test_a_spoiled_choice(index, value, message):
+    _, ours, x, grad = linear()
+    ours.slimgrad_sparse.choice[index] = value
+    with pytest.raises(ValueError, match=message):
+        backward(ours, x, grad)
+    with pytest.raises(ValueError, match=message):
+        choices(ours)
+
+
+def test_a_choice_of_another_size():
+    _, ours, x, grad = linear()
+    ours.slimgrad_sparse.choice = torch.zeros(11, dtype=torch.float64)
+    with pytest.raises(ValueError, match="float64 CPU tensor of 17 elements, got a tensor of 11"):
+        backward(ours, x, grad)
+
+
+def test_opcheck():
+    choice = sg.nn.Linear(4, 4).slimgrad_sparse.choice
+    ops = torch.ops.slimgrad
+    for op, arguments in [
+        (ops.set_sparse_ways_.default, ("dense", "")),
+        (ops.time_sparse_ways_.default, (True,)),
+    ]:
+        torch.library.opcheck(op, (choice, *arguments))
