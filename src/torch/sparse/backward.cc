@@ -48,12 +48,15 @@ class GatedProduct {
           gate_.options.settings.bits, " bits");
   }
 
+  // Known before it runs, unless it is timed.
+  bool is_dense() { return !choice_.is_timing() && way() == Way::kDense; }
+
   // `sparse(draw, counts)` and `dense()` return the same kind of gradients.
   template <typename Sparse, typename Dense>
   auto run(const Sparse& sparse, const Dense& dense) {
     if (choice_.is_timing()) layer_.forget_order();
     Stopwatch watch;
-    const Way way = choose();
+    const Way way = this->way();
     std::optional<decltype(dense())> result;
     if (way == Way::kDense) {
       result = dense();
@@ -82,6 +85,11 @@ class GatedProduct {
   bool can_be_sparse() const {
     return layer_.can_be_sparse() && pass_.is_open(choice_.is_timing()) &&
            (gate_.options.settings.prune == PruneKind::kNone || prunes());
+  }
+
+  Way way() {
+    if (!way_) way_ = choose();
+    return *way_;
   }
 
   Way choose() {
@@ -126,6 +134,7 @@ class GatedProduct {
   GateState gate_;
   GatePass pass_;
   ProductChoice choice_;
+  std::optional<Way> way_;
 };
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -138,19 +147,20 @@ Gradients layer_backward(const char* op, LayerBackward& layer, const at::Tensor&
                          std::int64_t stream) {
   Gradients result{nothing(like), nothing(like), nothing(like)};
   auto& [dx, dw, bias] = result;
-  if (wanted[0]) {
-    dx = GatedProduct(Product::kInput, state, layer, stream, op)
-             .run([&](const PruneDraw& draw,
-                      SparseCounts& counts) { return layer.sparse_input_gradient(draw, counts); },
-                  [&] { return layer.dense_input_gradient(); });
-  }
-  if (wanted[1]) {
-    const auto gradients = GatedProduct(Product::kWeight, state, layer, stream, op)
-                               .run(
-                                   [&](const PruneDraw& draw, SparseCounts& counts) {
-                                     return layer.sparse_weight_gradient(draw, wanted[2], counts);
-                                   },
-                                   [&] { return layer.dense_weight_gradient(wanted[2]); });
+  std::optional<GatedProduct> input, weight;
+  if (wanted[0]) input.emplace(Product::kInput, state, layer, stream, op);
+  if (wanted[1]) weight.emplace(Product::kWeight, state, layer, stream, op);
+  if (input && weight && input->is_dense() && weight->is_dense()) layer.expect_dense(wanted);
+  if (input)
+    dx = input->run([&](const PruneDraw& draw,
+                        SparseCounts& counts) { return layer.sparse_input_gradient(draw, counts); },
+                    [&] { return layer.dense_input_gradient(); });
+  if (weight) {
+    const auto gradients = weight->run(
+        [&](const PruneDraw& draw, SparseCounts& counts) {
+          return layer.sparse_weight_gradient(draw, wanted[2], counts);
+        },
+        [&] { return layer.dense_weight_gradient(wanted[2]); });
     dw = gradients.weight;
     if (wanted[2]) bias = gradients.bias;
   } else if (wanted[2]) {

@@ -116,7 +116,15 @@ PricedProduct LayerBackward::priced(Product product) const {
           .copied = copied_elements(product)};
 }
 
+void LayerBackward::expect_dense(std::array<bool, 3> wanted) {
+  if (!is_linear()) dense_ = multiply_densely(wanted);
+}
+
 std::array<at::Tensor, 3> LayerBackward::dense(std::array<bool, 3> which) const {
+  return dense_[0].defined() ? dense_ : multiply_densely(which);
+}
+
+std::array<at::Tensor, 3> LayerBackward::multiply_densely(std::array<bool, 3> which) const {
   const auto [dx, dw, bias] = at::convolution_backward(
       gradient_, x_, weight_, at::IntArrayRef{weight_.size(0)}, arguments_.stride,
       arguments_.padding, arguments_.dilation, false, {0, 0}, arguments_.groups, which);

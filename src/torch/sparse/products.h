@@ -54,6 +54,9 @@ class LayerBackward {
   // as torch's dense products may have to, too: part of its price.
   std::int64_t copied_elements(Product product) const;
 
+  // Both products of a convolution will be dense: torch does them in one call, which lays out the
+  // gradient once.
+  void expect_dense(std::array<bool, 3> wanted);
   at::Tensor dense_input_gradient() const;
   at::Tensor sparse_input_gradient(const PruneDraw& draw, SparseCounts& counts);
 
@@ -68,6 +71,7 @@ class LayerBackward {
  private:
   bool is_linear() const { return x_.dim() == 2; }
   std::array<at::Tensor, 3> dense(std::array<bool, 3> which) const;
+  std::array<at::Tensor, 3> multiply_densely(std::array<bool, 3> which) const;
   bool has_gaps(const at::Tensor& x) const;
   // As torch lays out the layer's output: a gradient with gaps is copied to this.
   at::MemoryFormat output_format() const;
@@ -77,6 +81,7 @@ class LayerBackward {
   ConvArguments arguments_;
   ConvShape shape_;
   at::Tensor ordered_gradient_;
+  std::array<at::Tensor, 3> dense_;  // if expected
 };
 
 }  // namespace slimgrad::torch_ops
