@@ -12,7 +12,7 @@ from torch import nn
 from .._library import ops
 from .._seeds import fresh_seed
 from .._streams import check_stream, current_stream
-from .._tracing import records_plain_model
+from .._tracing import records_plain_model, refuse_transforms
 from ..class_change import change_class, core_class
 from ..gate import GradientGate, StateHolder
 from ..gradients import PRODUCTS, Prune
@@ -108,7 +108,10 @@ def _new_state(gradients: Prune | None, seed: int | None, stream: int | None) ->
 def _is_plain_pass(state: SparseState) -> bool:
     """Whether this forward pass is that of the plain layer."""
     state.enter()
-    return not torch.is_grad_enabled() or records_plain_model()
+    if not torch.is_grad_enabled() or records_plain_model():
+        return True
+    refuse_transforms()
+    return False
 
 
 class Linear(nn.Linear):
