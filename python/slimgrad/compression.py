@@ -10,6 +10,7 @@ from torch import nn
 from ._library import ops
 from ._seeds import fresh_seed, layer_seed
 from ._streams import check_stream
+from ._wrappers import inner_model
 from .controller import Controller, Replaced
 from .gradients import Prune, Quantize, parse_gradients
 from .handles import GatedLayer, SparseLayer
@@ -161,6 +162,7 @@ def compress(
     if sparse and quantize is not None:
         raise ValueError("[compress] expected sparse_backward without quantizing, got both")
     options = _gate_options(refresh, warmup, sample, min_elements, schedule)
+    model = inner_model(model)
     selection = Selection(include, exclude)
     selection.check(model)
     stream = check_stream(stream, "compress")

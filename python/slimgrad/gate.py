@@ -53,11 +53,19 @@ class GradientGate(StateHolder):
         self.stream = stream
         self.between_steps: BetweenSteps | None = None
         self.place = 0  # among the gates that are looked at together
+        self.leads = False  # whether it is the one whose graph looks at all
 
     def enter(self) -> None:
         """Called in every forward pass of the layer, whether there will be a gradient or not."""
         if self.between_steps is not None:
             self.between_steps.enter(self)
+
+    @torch.compiler.assume_constant_result
+    def stand_for_leader(self) -> bool:
+        """Called while torch.compile traces, not by its graphs, which guard on ``leads``."""
+        if self.between_steps.leader is None:
+            self.between_steps.leader, self.leads = self, True
+        return self.leads
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if records_plain_model():

@@ -154,7 +154,12 @@ class Prune:
     def options(self, product: str | None = None) -> dict[str, Any]:
         """Of a gate, or of that of one product."""
         sparsity = self.sparsity if product is None else self.products[product]
-        return {"prune": self.kind, "sparsity": sparsity, "method": self.method}
+        return {
+            "prune": self.kind,
+            "sparsity": sparsity,
+            "method": self.method,
+            "allocation": self.allocation,
+        }
 
 
 @dataclass(frozen=True)
@@ -227,6 +232,7 @@ class Quantize:
             options["mantissa_bits"] = self.format.mantissa_bits
         if isinstance(self.scale, LossScale):
             options["fixed_scale"] = 1 / self.scale.value
+            options["dynamic_scale"] = self.scale.dynamic
         else:
             options["scale_method"] = self.scale
         return options

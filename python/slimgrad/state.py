@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ._library import ops
+from ._wrappers import inner_model
 from .gate import GradientGate, StateHolder
 from .nn.gated import GATE
 from .nn.layers import SPARSE
@@ -31,11 +32,11 @@ Holders = dict[str, StateHolder]  # by the name of the layer or product
 
 def holders_in(module: nn.Module) -> Holders:
     """What holds state inside a module. The names are those of the layers: neither our submodules
-    nor torch.compile's wrapper are in them."""
+    nor wrappers of torch are in them."""
     unnamed = (GATE, SPARSE, "_orig_mod")
     return {
         ".".join(part for part in name.split(".") if part not in unnamed): child
-        for name, child in module.named_modules()
+        for name, child in inner_model(module).named_modules()
         if isinstance(child, StateHolder) and child.tensors_by_name()
     }
 
@@ -65,7 +66,7 @@ def load_into(holders: Holders, state: Mapping[str, torch.Tensor]) -> None:
     """Restores a state, or raises ValueError and changes nothing. Settings that differ, layers
     that are not in both: a StateWarning that names them, and the settings win."""
     _check_version(state)
-    saved = _by_holder(state)
+    saved = _by_holder(state, holders)
     loaded: list[tuple[torch.Tensor, torch.Tensor]] = []
     notes: list[str] = []
     for name, holder in holders.items():
@@ -104,12 +105,16 @@ def _check_version(state: Mapping[str, torch.Tensor]) -> None:
         raise ValueError(f"[load_state_dict] expected version {VERSION}, got {version.item()}")
 
 
-def _by_holder(state: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+def _by_holder(
+    state: Mapping[str, torch.Tensor], holders: Holders
+) -> dict[str, dict[str, torch.Tensor]]:
+    """A layer of another kind, with a gate instead of a sparse backward pass, is another layer."""
     by_holder: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in state.items():
         if name != _VERSION_KEY:
             holder, _, key = name.rpartition(".")
-            by_holder.setdefault(holder, {})[key] = tensor
+            known = holders[holder].tensors_by_name() if holder in holders else {key}
+            by_holder.setdefault(holder if key in known else name, {})[key] = tensor
     return by_holder
 
 

@@ -61,16 +61,54 @@ def test_compile_run_compress_run(gradients):
 
 @each_way
 def test_layers_compiled_on_their_own(gradients):
-    """Regional compilation: blocks of one class share one graph."""
+    """Regional compilation: blocks of one class share their graphs, and other layers are eager."""
     torch.manual_seed(0)
-    blocks = [nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(4)]
-    model = nn.Sequential(*blocks)
+    blocks = [nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(12)]
+    model = nn.Sequential(nn.Linear(32, 32), *blocks, nn.Linear(32, 32))
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     for block in blocks:
-        block.compile(backend="aot_eager")
-    model(torch.randn(16, 32)).square().sum().backward()
-    controller = sg.compress(model, gradients, include=["1", "3"], min_elements=1)
-    model(torch.randn(16, 32)).square().sum().backward()
-    assert {row["calls"] for row in controller.report().values()} == {1}
+        block.compile(backend=counter)
+
+    def step():
+        model(torch.randn(64, 32, requires_grad=True)).pow(3).sum().backward()
+
+    step()
+    plain = counter.frame_count
+    controller = sg.compress(model, gradients, exclude=["4", "9"], min_elements=1)
+    for _ in range(4):
+        step()
+    assert {row["calls"] for row in controller.report().values()} == {4}
+    assert counter.frame_count <= plain + 3  # no block its own
+    if gradients is WAYS["allocated"]:
+        assert len({round(r["sparsity_wanted"], 6) for r in controller.report().values()}) > 2
+
+
+@pytest.mark.parametrize("part", ["first", "last"])
+def test_allocation_where_the_first_layer_is_not_compiled(part):
+    """One that is not used at all, and one outside of what is compiled."""
+
+    class Some(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused, self.first, self.last = (nn.Linear(32, 32) for _ in range(3))
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x)) ** 3)
+
+    def run(compiled):
+        torch.manual_seed(0)
+        model = Some()
+        controller = sg.compress(
+            model, sg.Prune(0.8, allocation="min_cosine"), min_elements=1, seed=1
+        )
+        if compiled:
+            (model if part == "first" else model.last).compile(backend="aot_eager")
+        for _ in range(3):
+            model(torch.randn(64, 32, requires_grad=True)).square().sum().backward()
+        return [row["sparsity_wanted"] for row in controller.report().values()]
+
+    assert run(True) == pytest.approx(run(False), abs=1e-4)
+    assert run(False)[1] != pytest.approx(run(False)[2], abs=1e-3)
 
 
 def test_two_of_a_class_with_gates_of_their_own():

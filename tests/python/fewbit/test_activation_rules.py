@@ -97,3 +97,14 @@ def test_looking_for_functional_calls_leaves_the_model_as_it_was():
     assert torch.equal(state, torch.random.get_rng_state())
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize("bits", [3, "exact"])
+def test_forward_mode_is_refused(bits):
+    """Its tangents would be dropped."""
+    module = sg.nn.GELU(bits=bits)
+    x = torch.randn(8)
+    with pytest.raises(RuntimeError, match="got forward mode"):
+        torch.func.jvp(module, (x,), (torch.ones_like(x),))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward mode"):
+        module(torch.autograd.forward_ad.make_dual(x, x))
