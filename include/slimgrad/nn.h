@@ -2,21 +2,25 @@
 #ifndef SLIMGRAD_NN_H_
 #define SLIMGRAD_NN_H_
 
-#include <torch/nn/module.h>
+#include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
 
 #include <slimgrad/gradient_gate.h>
 #include <slimgrad/nn_activations.h>
 #include <slimgrad/nn_layers.h>
+#include <slimgrad/nn_state.h>
 
 namespace slimgrad::nn {
 
-// gradient_gate() with its state in buffers, so that torch::save keeps it.
-class GradientGateImpl : public torch::nn::Module {
+// gradient_gate() with its state, which nn_state.h saves; torch::save leaves it out.
+class GradientGateImpl : public torch::nn::Cloneable<GradientGateImpl>, public StateOwner {
  public:
   explicit GradientGateImpl(const GateOptions& options)
-      : plan(register_buffer("plan", new_gate_plan(options))),
-        stats(register_buffer("stats", new_gate_stats())) {}
+      : plan(new_gate_plan(options)), stats(new_gate_stats()) {}
+
+  void reset() override { plan = plan.clone(), stats = stats.clone(); }
+  bool is_serializable() const override { return false; }
+  Tensors state_tensors() const override { return {{{"", plan, stats}}, {}}; }
 
   at::Tensor forward(const at::Tensor& x) {
     return at::GradMode::is_enabled() && x.requires_grad() ? gradient_gate(x, plan, stats) : x;

@@ -1,14 +1,18 @@
 // torch::nn::Linear and torch::nn::Conv2d with a sparse backward pass (sparse_layers.h), for
-// libtorch programs. All state is in buffers, so that torch::save keeps it.
+// libtorch programs. They have the parameters of torch's and no buffers: archives of either load
+// into the other. nn_state.h saves their state.
 #ifndef SLIMGRAD_NN_LAYERS_H_
 #define SLIMGRAD_NN_LAYERS_H_
 
+#include <torch/nn/cloneable.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include <memory>
 #include <optional>
 
+#include <slimgrad/nn_state.h>
 #include <slimgrad/sparse_layers.h>
 
 namespace slimgrad::nn {
@@ -30,48 +34,103 @@ inline at::Tensor new_product_plan(const SparseOptions& options, bool for_weight
   return new_gate_plan(gate);
 }
 
-// The state as buffers of `module`.
-inline SparseLayerState register_sparse_state(torch::nn::Module& module,
-                                              const SparseOptions& options) {
-  return {.weight_plan = module.register_buffer("weight_plan", new_product_plan(options, true)),
-          .weight_stats = module.register_buffer("weight_stats", new_gate_stats()),
-          .input_plan = module.register_buffer("input_plan", new_product_plan(options, false)),
-          .input_stats = module.register_buffer("input_stats", new_gate_stats()),
-          .choice = module.register_buffer("choice", new_sparse_choice(options.always))};
-}
-
-class LinearImpl : public torch::nn::LinearImpl {
+// A layer's state, as a child of it that torch::save leaves out. A child, because a network that is
+// cloned assigns to its layers what torch::nn::LinearImpl has, and nothing of ours: children are.
+class SparseStateImpl : public torch::nn::Cloneable<SparseStateImpl>, public StateOwner {
  public:
-  LinearImpl(const torch::nn::LinearOptions& linear, const SparseOptions& sparse)
-      : torch::nn::LinearImpl(linear), state(register_sparse_state(*this, sparse)) {}
+  explicit SparseStateImpl(const SparseOptions& options)
+      : tensors{.weight_plan = new_product_plan(options, true),
+                .weight_stats = new_gate_stats(),
+                .input_plan = new_product_plan(options, false),
+                .input_stats = new_gate_stats(),
+                .choice = new_sparse_choice(options.always)} {}
 
-  at::Tensor forward(const at::Tensor& x) {
-    const auto b = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
-    return sparse_linear(x, weight, b, state);
+  void reset() override {
+    for (at::Tensor* tensor : {&tensors.weight_plan, &tensors.weight_stats, &tensors.input_plan,
+                               &tensors.input_stats, &tensors.choice})
+      *tensor = tensor->clone();
+  }
+  bool is_serializable() const override { return false; }
+  Tensors state_tensors() const override {
+    return {{{"weight", tensors.weight_plan, tensors.weight_stats},
+             {"input", tensors.input_plan, tensors.input_stats}},
+            tensors.choice};
   }
 
-  SparseLayerState state;
+  SparseLayerState tensors;
+};
+
+// What the two layers share: the state, and a clone() that copies it with the parameters, as that
+// of `Base` does not know of it.
+template <typename Derived, typename Base>
+class SparseLayer : public Base {
+ public:
+  template <typename Options>
+  SparseLayer(const Options& options, const SparseOptions& sparse) : Base(options) {
+    this->register_module(kStateName, std::make_shared<SparseStateImpl>(sparse));
+  }
+
+  // Handles to the tensors that backward writes.
+  SparseLayerState state() const { return owner()->tensors; }
+
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<at::Device>& device = std::nullopt) const override {
+    const torch::NoGradGuard no_gradient;
+    const auto copy = std::make_shared<Derived>(static_cast<const Derived&>(*this));
+    SparseLayer& layer = *copy;
+    for (auto& parameter : layer.parameters_) {
+      at::Tensor& tensor = parameter.value();
+      if (!tensor.defined()) continue;  // no bias
+      const auto options = tensor.options().device(device.value_or(tensor.device()));
+      const bool has_gradient = tensor.requires_grad();
+      tensor = tensor.detach().to(options, /*non_blocking=*/false, /*copy=*/true);
+      tensor.set_requires_grad(has_gradient);
+    }
+    layer.weight = layer.parameters_["weight"];
+    layer.bias = layer.parameters_["bias"];
+    layer.replace_module(kStateName, std::dynamic_pointer_cast<SparseStateImpl>(owner()->clone()));
+    return copy;
+  }
+
+ protected:
+  std::optional<at::Tensor> bias_if_any() const {
+    return this->bias.defined() ? std::optional<at::Tensor>(this->bias) : std::nullopt;
+  }
+
+ private:
+  std::shared_ptr<SparseStateImpl> owner() const {
+    for (const auto& child : this->children())
+      if (auto state = std::dynamic_pointer_cast<SparseStateImpl>(child)) return state;
+    TORCH_CHECK(false, "[", this->name(), "] expected the child ", kStateName, ", got none");
+  }
+};
+
+class LinearImpl : public SparseLayer<LinearImpl, torch::nn::LinearImpl> {
+ public:
+  LinearImpl(const torch::nn::LinearOptions& linear, const SparseOptions& sparse)
+      : SparseLayer(linear, sparse) {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    return sparse_linear(x, weight, bias_if_any(), state());
+  }
 };
 TORCH_MODULE(Linear);
 
 // Zero padding only: throws c10::Error for other modes and for padding by name.
-class Conv2dImpl : public torch::nn::Conv2dImpl {
+class Conv2dImpl : public SparseLayer<Conv2dImpl, torch::nn::Conv2dImpl> {
  public:
   Conv2dImpl(const torch::nn::Conv2dOptions& conv, const SparseOptions& sparse)
-      : torch::nn::Conv2dImpl(conv), state(register_sparse_state(*this, sparse)) {
+      : SparseLayer(conv, sparse) {
     TORCH_CHECK(std::holds_alternative<torch::enumtype::kZeros>(options.padding_mode()) &&
                     std::holds_alternative<torch::ExpandingArray<2>>(options.padding()),
                 "[Conv2d] expected zero padding by numbers");
   }
 
   at::Tensor forward(const at::Tensor& x) {
-    const auto b = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
     const auto padding = std::get<torch::ExpandingArray<2>>(options.padding());
-    return sparse_conv2d(x, weight, b, options.stride(), padding, options.dilation(),
-                         options.groups(), state);
+    return sparse_conv2d(x, weight, bias_if_any(), options.stride(), padding, options.dilation(),
+                         options.groups(), state());
   }
-
-  SparseLayerState state;
 };
 TORCH_MODULE(Conv2d);
 

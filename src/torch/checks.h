@@ -29,6 +29,7 @@ inline void check_state(const at::Tensor& state, std::int64_t size, const char* 
                      state.scalar_type() == at::kDouble && state.is_contiguous() &&
                      state.numel() == size;
   if (holds) return;
+  if (!state.defined()) throw_invalid(op, std::string(name) + " as a tensor", "none");
   throw_invalid(op,
                 std::string(name) + " as a contiguous float64 CPU tensor of " +
                     std::to_string(size) + " elements",

@@ -48,6 +48,7 @@ PUBLIC_LAYER = {
     "activations.h": "torch",
     "gradient_gate.h": "torch",
     "nn_layers.h": "torch",
+    "nn_state.h": "torch",
     "sparse_layers.h": "torch",
     "nn.h": "torch",
     "nn_activations.h": "torch",

@@ -1,0 +1,244 @@
+// State of modules apart from their parameters: saved, resumed, cloned, refused.
+#include <slimgrad/nn_state.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/flatten.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
+
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <slimgrad/error.h>
+#include <slimgrad/nn.h>
+
+namespace slimgrad::nn {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::ThrowsMessage;
+
+struct NetOptions {
+  double sparsity = 0.8;
+  bool always = true;
+  int bits = 6;
+};
+
+SparseOptions sparse_options(const NetOptions& options, std::uint64_t seed) {
+  SparseOptions sparse;
+  sparse.weight_sparsity = sparse.input_sparsity = options.sparsity;
+  sparse.gate.min_elements = 0;
+  sparse.gate.refresh_every = 2;
+  sparse.gate.seed = seed;
+  sparse.always = options.always;
+  return sparse;
+}
+
+// As users write one: its layers are made in reset(), so that it can be cloned.
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  explicit NetImpl(const NetOptions& net_options = {}) : net_options(net_options) { reset(); }
+
+  void reset() override {
+    GateOptions gated;
+    gated.settings.bits = net_options.bits;
+    gated.min_elements = 0;
+    const auto conv_options = torch::nn::Conv2dOptions(3, 8, 3).padding(1).bias(false);
+    conv = register_module("conv", Conv2d(conv_options, sparse_options(net_options, 1)));
+    gate = register_module("gate", GradientGate(gated));
+    fc = register_module(
+        "fc", Linear(torch::nn::LinearOptions(8 * 64, 10), sparse_options(net_options, 2)));
+  }
+  at::Tensor forward(const at::Tensor& x) { return fc(gate(at::flatten(at::relu(conv(x)), 1))); }
+
+  NetOptions net_options;
+  Conv2d conv{nullptr};
+  GradientGate gate{nullptr};
+  Linear fc{nullptr};
+};
+TORCH_MODULE(Net);
+
+struct PlainNetImpl : torch::nn::Module {
+  PlainNetImpl() {
+    const auto options = torch::nn::Conv2dOptions(3, 8, 3).padding(1).bias(false);
+    conv = register_module("conv", torch::nn::Conv2d(options));
+    fc = register_module("fc", torch::nn::Linear(8 * 64, 10));
+  }
+  torch::nn::Conv2d conv{nullptr};
+  torch::nn::Linear fc{nullptr};
+};
+TORCH_MODULE(PlainNet);
+
+void train(NetImpl& net, int first, int last) {
+  for (int step = first; step < last; ++step) {
+    torch::manual_seed(100 + static_cast<std::uint64_t>(step));
+    net.zero_grad();
+    net.forward(at::randn({16, 3, 8, 8})).square().mean().backward();
+    const torch::NoGradGuard no_gradient;
+    for (at::Tensor& parameter : net.parameters()) parameter.sub_(parameter.grad(), 0.1);
+  }
+}
+
+template <typename Dict>
+void expect_equal(const Dict& a, const Dict& b) {
+  ASSERT_EQ(a.keys(), b.keys());
+  for (const auto& item : a) EXPECT_TRUE(at::equal(item.value(), b[item.key()])) << item.key();
+}
+void expect_same(const torch::nn::Module& a, const torch::nn::Module& b) {
+  expect_equal(a.named_parameters(), b.named_parameters());
+  expect_equal(state_dict(a), state_dict(b));
+}
+
+TEST(NnState, IsNoBufferAndHasItsKeys) {
+  const Net net;
+  EXPECT_THAT(net->named_buffers().keys(), IsEmpty());
+  EXPECT_EQ(net->named_parameters().keys(), PlainNet()->named_parameters().keys());
+  EXPECT_THAT(
+      state_dict(*net).keys(),
+      ElementsAre("conv.weight.plan", "conv.weight.stats", "conv.input.plan", "conv.input.stats",
+                  "conv.choice", "gate.plan", "gate.stats", "fc.weight.plan", "fc.weight.stats",
+                  "fc.input.plan", "fc.input.stats", "fc.choice", "version"));
+  // Of one module by itself, also where no pointer holds it.
+  const GradientGateImpl gate{GateOptions{}};
+  EXPECT_THAT(state_dict(gate).keys(), ElementsAre("plan", "stats", "version"));
+  EXPECT_EQ(state_dict(*net->fc).keys().front(), "weight.plan");
+}
+
+TEST(NnState, ResumesToTheBit) {
+  torch::manual_seed(1);
+  Net whole;
+  Net interrupted(std::dynamic_pointer_cast<NetImpl>(whole->clone()));
+  train(*whole, 0, 6);
+  train(*interrupted, 0, 3);
+  std::stringstream weights;
+  torch::save(interrupted, weights);
+  const std::vector<char> bytes = torch::pickle_save(to_dict(state_dict(*interrupted)));
+
+  torch::manual_seed(2);
+  Net resumed;
+  torch::load(resumed, weights);
+  EXPECT_THAT(load_state_dict(*resumed, to_state(torch::pickle_load(bytes))), IsEmpty());
+  train(*resumed, 3, 6);
+  expect_same(*resumed, *whole);
+  EXPECT_EQ(resumed->gate->report().calls, 6);
+  EXPECT_TRUE(sparse_report(resumed->fc->state().choice).weight.was_sparse);
+}
+
+TEST(NnState, ArchivesOfPlainLayersLoadBothWays) {
+  PlainNet plain;
+  Net net;
+  train(*net, 0, 1);
+  std::stringstream to_plain, to_net;
+  torch::save(net, to_plain);
+  torch::load(plain, to_plain);
+  expect_equal(plain->named_parameters(), net->named_parameters());
+  Net other;
+  torch::save(plain, to_net);
+  torch::load(other, to_net);
+  expect_equal(other->named_parameters(), net->named_parameters());
+}
+
+TEST(NnState, ACloneHasAStateOfItsOwn) {
+  Net net;
+  train(*net, 0, 2);
+  net->conv->weight.set_requires_grad(false);
+  net->eval();
+  const auto layer = std::dynamic_pointer_cast<Conv2dImpl>(net->conv->clone());
+  ASSERT_NE(layer, nullptr);
+  EXPECT_FALSE(layer->weight.requires_grad() || layer->is_training() || layer->bias.defined());
+  expect_same(*layer, *net->conv);
+  EXPECT_NE(layer->weight.data_ptr(), net->conv->weight.data_ptr());
+  EXPECT_TRUE(layer->weight.is_same(layer->named_parameters()["weight"]));
+
+  net->conv->weight.set_requires_grad(true);
+  const auto copy = std::dynamic_pointer_cast<NetImpl>(net->clone());
+  expect_same(*copy, *net);
+  const StateDict before = state_dict(*net);
+  const at::Tensor weight = net->fc->weight.clone();
+  train(*copy, 2, 3);
+  expect_equal(state_dict(*net), before);
+  EXPECT_TRUE(at::equal(net->fc->weight, weight));
+  EXPECT_EQ(copy->gate->report().calls, 3);
+  EXPECT_EQ(gate_report(copy->fc->state().weight_plan, copy->fc->state().weight_stats).calls, 3);
+  train(*net, 2, 3);
+  expect_same(*copy, *net);
+}
+
+TEST(NnState, DifferencesAreSaidAndOursWin) {
+  Net saved(NetOptions{.sparsity = 0.9, .always = true, .bits = 6});
+  train(*saved, 0, 3);
+  Net net(NetOptions{.sparsity = 0.5, .always = false, .bits = 4});
+  EXPECT_THAT(
+      load_state_dict(*net, state_dict(*saved)),
+      ElementsAre("conv: sparsity 0.5, the state has 0.9", "conv: sparsity 0.5, the state has 0.9",
+                  "conv: sparse_backward True, the state has 'always'",
+                  "gate: bits 4, the state has 6", "fc: sparsity 0.5, the state has 0.9",
+                  "fc: sparsity 0.5, the state has 0.9",
+                  "fc: sparse_backward True, the state has 'always'"));
+  EXPECT_EQ(net->gate->report().calls, 3);
+  train(*net, 3, 4);
+  EXPECT_EQ(net->gate->report().calls, 4);
+  EXPECT_EQ(net->gate->report().quantizer->format.bits(), 4);
+  const SparseLayerState state = net->fc->state();
+  EXPECT_EQ(gate_report(state.weight_plan, state.weight_stats).sparsity_wanted, 0.5);
+  EXPECT_EQ(sparse_report(state.choice).weight.setting, SparseWay::kAuto);
+}
+
+TEST(NnState, LayersOfOneSideAreSaid) {
+  Net net;
+  train(*net, 0, 1);
+  StateDict state("State");
+  const StateDict all = state_dict(*net);
+  for (const auto& item : all)
+    if (!item.key().starts_with("conv")) state.insert(item.key(), item.value());
+  state.insert("head.weight.plan", all["fc.weight.plan"]);
+  state.insert("head.choice", all["fc.choice"]);
+  Net other;
+  EXPECT_THAT(load_state_dict(*other, state),
+              ElementsAre("conv: the state does not have this layer, which begins anew",
+                          "head: the state has this layer, the module not"));
+  EXPECT_EQ(other->gate->report().calls, 1);
+}
+
+TEST(NnState, ADamagedStateIsRefusedAndChangesNothing) {
+  Net saved, net;
+  train(*saved, 0, 2);
+  train(*net, 0, 1);
+  const StateDict before = state_dict(*net);
+  const auto refused = [&](const std::string& key, const at::Tensor& value, const char* words) {
+    StateDict state("State");
+    for (const auto& item : state_dict(*saved))
+      if (item.key() != key)
+        state.insert(item.key(), item.value());
+      else if (value.defined())
+        state.insert(key, value);
+    EXPECT_THAT([&] { load_state_dict(*net, state); },
+                ThrowsMessage<InvalidArgument>(HasSubstr(words)));
+    expect_equal(state_dict(*net), before);
+  };
+  const StateDict whole = state_dict(*saved);
+  refused("fc.choice", at::full_like(whole["fc.choice"], 7), "\"fc.choice\" as they were saved");
+  refused("fc.choice", {}, "expected \"fc.choice\" beside \"fc.input.stats\"");
+  refused("fc.input.plan", whole["fc.input.plan"].to(at::kFloat),
+          "\"fc.input.plan\" and \"fc.input.stats\" as they were saved");
+  refused("fc.weight.stats",
+          at::full_like(whole["fc.weight.stats"], std::numeric_limits<double>::quiet_NaN()),
+          "in saved_stats a number of elements");
+  refused("version", {}, "expected a state with a version");
+  refused("version", at::full({}, 2), "expected a state of version 1, got version 2");
+  EXPECT_THROW(to_state(c10::IValue(3)), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace slimgrad::nn
