@@ -92,13 +92,12 @@ def clipped(norms: list[float], threshold: float) -> float:
 
 def summarize(runs: list[dict[str, list[dict[str, float]]]], setting: str) -> dict:
     ratios, per_parameter = [], defaultdict(list)
-    plain_norms, norms, thresholds = [], [], []
+    norms, thresholds = [], []
     for rows in runs:
         plain = [global_norm(row) for row in rows["plain"]]
         ours = [global_norm(row) for row in rows[setting]]
         # The threshold of a run is above all but a tenth of its plain norms.
         thresholds.append(sorted(plain)[round(len(plain) * (1 - CLIPPED)) - 1])
-        plain_norms.append(plain)
         norms.append(ours)
         ratios += [a / b for a, b in zip(ours, plain, strict=True)]
         for a, b in zip(rows[setting], rows["plain"], strict=True):

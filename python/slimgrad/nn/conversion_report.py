@@ -72,6 +72,8 @@ def kept_by(module: nn.Module) -> str:
         return "4 bits an output instead of the input and 64"
     if isinstance(module, fewbit.Stepwise):
         return _bits((len(module.table.levels) - 1).bit_length())
+    if isinstance(module, fewbit.RReLU):
+        return "torch's own in training, 1 bit in evaluation"
     if module.bits == "exact":
         return "the output and 1 bit instead of the input"
     if isinstance(module, fewbit._Approximate):

@@ -299,7 +299,9 @@ def test_what_is_kept_is_said(make, kept):
     assert saved == elements * int(kept.split()[0]) // 8
 
 
-def test_exact_and_wrapped_ones():
+def test_exact_random_and_wrapped_ones():
+    report = sg.nn.convert_activations(nn.Sequential(nn.RReLU()), 3)
+    assert report.kept == {"0": "torch's own in training, 1 bit in evaluation"}
     report = sg.nn.convert_activations(nn.Sequential(nn.GELU()), "exact")
     assert report.kept == {"0": "the output and 1 bit instead of the input"}
     activations = pytest.importorskip("transformers.activations")
