@@ -71,14 +71,18 @@ def _pays(row: Row) -> str:
     return f"{pays} ({row['chosen_by']})"
 
 
+def _zeros(row: Row) -> str:
+    """Achieved and wanted. Of a gradient that was left alone nothing was."""
+    wanted = f"{row['sparsity_wanted']:.3f}" if row["compressed"] or "way" in row else "-"
+    return f"{row['sparsity']:.3f} {f'({wanted})':>7}"
+
+
 def _columns(rows: list[Row], prunes: bool) -> dict[str, Cell]:
     """By head, what stands in a column; the important ones first."""
     is_sparse = any("way" in row for row in rows)
     columns: dict[str, Cell] = {"calls": lambda row: str(row["calls"])}
     if prunes:
-        columns["zeros (wanted)"] = lambda row: (
-            f"{row['sparsity']:.3f} ({row['sparsity_wanted']:.3f})"
-        )
+        columns["zeros (wanted)"] = _zeros
     else:
         columns["zeros"] = lambda row: f"{row['sparsity']:.3f}"
     columns["cosine"] = lambda row: f"{row['cosine']:.4f}"

@@ -144,6 +144,8 @@ def test_worst_first():
     order = sorted(["conv1", "conv2"], key=lambda name: report[name]["cosine"])
     assert [row.split()[0] for row in rows] == [*order, "head.1"]
     assert ("1 layer left alone, small or in warm-up", {"head.1"}) in named
+    assert rows[2].split()[2:4] == ["0.000", "(-)"] and rows[0].split()[3] == "(0.800)"
+    assert len({len(row) for row in rows}) == 1
 
 
 def test_worst_first_by_error_where_cosines_are_equal_and_nan_at_the_top():
