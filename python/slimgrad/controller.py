@@ -17,13 +17,13 @@ from .between_steps import BetweenSteps
 from .gate import GradientGate
 from .gradients import PRODUCTS, LossScale, Prune, Quantize
 from .handles import LayerHandle, SparseLayer
-from .nn.convert import ConversionReport
+from .nn.conversion_report import ConversionReport
 from .nn.layers import WAYS, SparseState
 from .nn.tuning import timed_ways
 from .resumption import MISSING, WeightsLoaded
 from .selection import Selector, names_in, selects
 from .state import Holders, holders_in, load_into, state_of
-from .summary import summary_table
+from .summary import summary_lines
 
 
 class Replaced(NamedTuple):
@@ -97,12 +97,24 @@ class Controller:
             ]
         )
 
-    def summary(self) -> str:
-        """A table of every layer: spread, sparsity wanted and achieved, errors, format, scale."""
-        lines = summary_table(self.report(), self.left, prunes=self.prune is not None)
-        if self.activations.converted or self.activations.left:
-            lines.append(str(self.activations))
-        return "\n".join(lines + [f"warning: {sentence}" for sentence in self.warnings()])
+    def summary(self, width: int | None = None, worst_first: bool = False) -> str:
+        """A table of every layer: calls, sparsity achieved and wanted, errors, format, ...; what
+        was left and why; the activations; the warnings.
+
+        width: no line is longer; by default that of the terminal, or 80. Narrow tables have fewer
+            columns and cut names, which stay distinct. At least 60.
+        worst_first: the layers of the lowest cosine first, those that were not compressed last.
+        """
+        lines = summary_lines(
+            self.report(),
+            self.left,
+            self.activations,
+            self.warnings(),
+            prunes=self.prune is not None,
+            width=width,
+            worst_first=worst_first,
+        )
+        return "\n".join(lines)
 
     def log(self, to, step: int | None = None) -> None:
         """Writes the report: one JSON line to a path or file, or scalars to a SummaryWriter.

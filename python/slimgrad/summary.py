@@ -1,42 +1,246 @@
-"""The table that a controller's summary() prints."""
+"""What a controller's summary() prints: a table of the layers, what was left, activations, and
+warnings, in lines that fit a terminal."""
 
 from __future__ import annotations
 
 import math
+import re
+import shutil
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from .names import fold, shorten
+from .nn.conversion_report import ConversionReport
+
+LEAST_WIDTH = 60
+# So much of a line is for names, if they need it, before columns are left out.
+SHARE_OF_NAMES = 0.45
+INDENT = "    "
+
+Row = dict
+Cell = Callable[[Row], str]
 
 
-def _reason(row: dict) -> str:
-    """Why a product is done as it is."""
+def line_width(width: int | None) -> int:
+    """How long lines may be: that of the terminal by default, 80 characters if there is none."""
+    if width is None:
+        return max(shutil.get_terminal_size((80, 24)).columns, LEAST_WIDTH)
+    if isinstance(width, bool) or not isinstance(width, int) or width < LEAST_WIDTH:
+        raise ValueError(f"[summary] expected width >= {LEAST_WIDTH} or None, got {width!r}")
+    return width
+
+
+def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+    """A sentence in lines; those after the first are indented."""
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _listed(names: list[str], width: int) -> list[str]:
+    """Names in indented lines. One that is too long for a line is broken behind a dot."""
+    room = width - len(INDENT)
+    lines = [""]
+    for number, name in enumerate(names):
+        rest = name if number == len(names) - 1 else f"{name},"
+        while len(rest) > room:
+            end = rest.rfind(".", 0, room) + 1 or room
+            lines.append(rest[:end])
+            rest = rest[end:]
+        if lines[-1].endswith(",") and len(lines[-1]) + 1 + len(rest) <= room:
+            lines[-1] += f" {rest}"
+        else:
+            lines.append(rest)
+    return [INDENT + line for line in lines if line]
+
+
+def _named(sentence: str, names: Iterable[str], width: int) -> list[str]:
+    """A sentence, and under it the names that it is about."""
+    return wrapped(sentence, width) + _listed(fold(names), width)
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def _pays(row: Row) -> str:
+    """From which sparsity on a product is done sparsely, and who says so."""
     if row["chosen_by"] == "user":
         return "as was set"
     if row["break_even"] is None:
         return "not chosen yet"
     pays = "never" if row["break_even"] == 1 else f"from {row['break_even']:.2f}"
-    return f"sparse pays {pays} ({row['chosen_by']})"
+    return f"{pays} ({row['chosen_by']})"
 
 
-def _note(row: dict) -> str:
-    """What a line says besides its numbers."""
-    if not row["calls"]:
-        return ""
-    if "way" in row:
-        return f"  {row['way']}, {_reason(row)}"
-    return "" if row["compressed"] else "  (left alone: small or warm-up)"
+def _zeros(row: Row) -> str:
+    """Achieved and wanted. Of a gradient that was left alone nothing was."""
+    wanted = f"{row['sparsity_wanted']:.3f}" if row["compressed"] or "way" in row else "-"
+    return f"{row['sparsity']:.3f} {f'({wanted})':>7}"
 
 
-def summary_table(report: dict[str, dict], left: dict[str, str], *, prunes: bool) -> list[str]:
-    """The lines: a head, a row of the report each, and the layers that were left."""
-    lines = [
-        f"{'layer':28} {'calls':>6} {'values':>9} {'log2std':>7} {'wanted':>7} {'zeros':>7} "
-        f"{'cosine':>7} {'rel.err':>7} {'format':>6} {'scale':>9}"
+def _columns(rows: list[Row], prunes: bool) -> dict[str, Cell]:
+    """By head, what stands in a column; the important ones first."""
+    is_sparse = any("way" in row for row in rows)
+    columns: dict[str, Cell] = {"calls": lambda row: str(row["calls"])}
+    if prunes:
+        columns["zeros (wanted)"] = _zeros
+    else:
+        columns["zeros"] = lambda row: f"{row['sparsity']:.3f}"
+    columns["cosine"] = lambda row: f"{row['cosine']:.4f}"
+    if is_sparse:
+        columns["way"] = lambda row: row["way"] if row["calls"] else "-"
+        columns["sparse pays"] = lambda row: _pays(row) if row["calls"] else "-"
+    columns["rel.err"] = lambda row: f"{row['relative_error']:.4f}"
+    if not is_sparse:
+        columns["format"] = lambda row: row["format"] or "-"
+    columns["values"] = lambda row: str(row["elements"])
+    columns["log2std"] = lambda row: f"{row['log_std'] / math.log(2):.2f}"
+    if not is_sparse:
+        columns["scale"] = lambda row: f"{row['scale']:.2e}" if row["scale"] else "-"
+    return columns
+
+
+def _worst_first(report: Mapping[str, Row]) -> dict[str, Row]:
+    """By what is left of the direction, then by error. What was not compressed is at the end."""
+
+    def rank(item: tuple[str, Row]) -> tuple:
+        row = item[1]
+        if not (row["calls"] and row["compressed"]):
+            return (1, row["calls"] == 0, 0.0)
+        cosine, error = row["cosine"], row["relative_error"]
+        return (0, -math.inf if math.isnan(cosine) else cosine, -error)
+
+    return dict(sorted(report.items(), key=rank))
+
+
+def _table(report: Mapping[str, Row], width: int, prunes: bool) -> list[str]:
+    rows = list(report.values())
+    longest = max(len("layer"), *(len(name) for name in report))
+    room, shown, left_out = width, {}, []
+    for head, cell in _columns(rows, prunes).items():
+        texts = [head, *(cell(row) for row in rows)]
+        size = 1 + max(len(text) for text in texts)
+        # Names are whole, or have their share; a column that does not fit ends the table.
+        if left_out or room - size < min(longest, SHARE_OF_NAMES * width):
+            left_out.append(head)
+        else:
+            shown[head] = [text.rjust(size) for text in texts]
+            room -= size
+    names = shorten(list(report), room)
+    size = max(len("layer"), *(len(name) for name in names.values()))
+    first = [text.ljust(size) for text in ("layer", *names.values())]
+    lines = ["".join(cells) for cells in zip(first, *shown.values(), strict=True)]
+    notes = [f"without {', '.join(left_out)}"] if left_out else []
+    if any(text != name for name, text in names.items() if name):
+        notes.append("with names cut")
+    if notes:
+        note = f"({', '.join(notes)} at {width} columns; report() has all)"
+        lines += wrapped(note, width, " ")
+    return [line for text in lines for line in _hard(text, width)]
+
+
+def _hard(line: str, width: int) -> list[str]:
+    """Where no cutting of names helped, the line is broken: nothing is lost."""
+    return [line] if len(line) <= width else textwrap.wrap(line, width, subsequent_indent=INDENT)
+
+
+def _asides(report: Mapping[str, Row], width: int) -> list[str]:
+    """Rows of the table that are not what they seem: nothing was done there."""
+    silent = [name for name, row in report.items() if not row["calls"]]
+    if len(silent) == len(report):
+        return ["no backward pass yet"]
+    alone = [
+        name
+        for name, row in report.items()
+        if row["calls"] and not row["compressed"] and row.get("way") != "dense"
     ]
-    for name, row in report.items():
-        wanted = f"{row['sparsity_wanted']:.4f}" if prunes else "-"
-        format = row["format"] or "-"
-        scale = f"{row['scale']:.2e}" if row["scale"] else "-"
-        lines.append(
-            f"{name[-28:]:28} {row['calls']:6d} {row['elements']:9d} "
-            f"{row['log_std'] / math.log(2):7.2f} {wanted:>7} {row['sparsity']:7.4f} "
-            f"{row['cosine']:7.4f} {row['relative_error']:7.4f} {format:>6} {scale:>9}{_note(row)}"
-        )
-    return lines + [f"{name[-28:]:28} not converted: {why}" for name, why in left.items()]
+    lines = []
+    if silent:
+        lines += _named(f"{_count(silent)} without a backward pass yet", silent, width)
+    if alone:
+        lines += _named(f"{_count(alone)} left alone, small or in warm-up", alone, width)
+    return lines
+
+
+# ---- around it -----------------------------------------------------------------------------------
+
+
+def _count(names: list[str]) -> str:
+    return f"{len(names)} layer{'' if len(names) == 1 else 's'}"
+
+
+def _by(pairs: Iterable[tuple]) -> dict:
+    """Values that have the same key, in one list."""
+    groups: dict = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def _left(left: Mapping[str, str], width: int) -> list[str]:
+    groups = _by((why, name) for name, why in left.items())
+    return [
+        line
+        for why, names in groups.items()
+        for line in _named(f"{_count(names)} not converted: {why}", names, width)
+    ]
+
+
+def _activations(report: ConversionReport, width: int) -> list[str]:
+    lines = wrapped(f"activations: {report.nothing}", width) if report.nothing else []
+    kinds = _by((report.kept.get(name, now), (name, was)) for name, was, now in report.converted)
+    for kept, members in kinds.items():
+        counts = Counter(was for _, was in members)
+        what = ", ".join(f"{count} {was}" for was, count in counts.items())
+        lines += _named(f"activations, {kept}: {what}", [name for name, _ in members], width)
+    for (what, why), names in _by(((what, why), name) for name, what, why in report.left).items():
+        lines += _named(f"activations left, {len(names)} {what}: {why}", names, width)
+    return lines
+
+
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+|%)")  # not those of a format, 1-4-1
+
+
+def _spans(sentences: list[str]) -> str:
+    """Sentences that differ in their numbers alone, as one: 0.43..0.70."""
+    columns = zip(*(_NUMBER.findall(sentence) for sentence in sentences), strict=True)
+    spans = []
+    for texts in columns:
+        low, high = (f(texts, key=lambda text: float(text.rstrip("%"))) for f in (min, max))
+        spans.append(low if low == high else f"{low}..{high}")
+    return _NUMBER.sub(lambda _: spans.pop(0), sentences[0])
+
+
+def _warnings(sentences: list[str], names: Iterable[str], width: int) -> list[str]:
+    """What several layers are told with other numbers is said once."""
+    names = sorted(names, key=len, reverse=True)  # the longest that fits
+    about = {s: next((n for n in names if s.startswith(f"{n}: ")), None) for s in sentences}
+    bodies = {s: s if name is None else s[len(name) + 2 :] for s, name in about.items()}
+    lines = []
+    for members in _by((_NUMBER.sub("#", bodies[s]), s) for s in sentences).values():
+        if len(members) == 1 or about[members[0]] is None:
+            lines += [line for s in members for line in wrapped(f"warning: {s}", width)]
+            continue
+        told = [bodies[s] for s in members]
+        sentence = f"warning, {len(members)} times: {_spans(told)}"
+        lines += _named(sentence, [about[s] for s in members], width)
+    return lines
+
+
+def summary_lines(
+    report: Mapping[str, Row],
+    left: Mapping[str, str],
+    activations: ConversionReport,
+    warnings: list[str],
+    *,
+    prunes: bool,
+    width: int | None = None,
+    worst_first: bool = False,
+) -> list[str]:
+    """None is longer than ``width``."""
+    width = line_width(width)
+    lines = []
+    if report:
+        rows = _worst_first(report) if worst_first else report
+        lines += _table(rows, width, prunes) + _asides(report, width)
+    lines += _left(left, width) + _activations(activations, width)
+    return lines + _warnings(warnings, report, width)

@@ -50,7 +50,7 @@ def test_a_t5_that_is_pruned_too_much_is_told_so_with_the_remedy():
     assert controller.warnings()[0] == sentence  # before what it says of single layers
     assert "pruned gradients keep a cosine below 0.7" in sentence
     assert "prune less" in sentence and "Prune(weight=0.85, input=0)" in sentence
-    assert f"warning: {sentence}" in controller.summary()
+    assert f"warning: {sentence}" in controller.summary(width=500)
     harmed = [name for name, row in controller.report().items() if row["cosine"] < 0.7]
     for name in harmed:  # each of them with what helps it
         (one,) = [s for s in controller.warnings() if s.startswith(f"{name}: ")]

@@ -27,7 +27,8 @@ from .activations import (
     Tanhshrink,
     Threshold,
 )
-from .convert import ConversionReport, convert_activations
+from .conversion_report import ConversionReport
+from .convert import convert_activations
 from .layers import Conv2d, Linear
 from .masks import Dropout, MaxPool2d
 

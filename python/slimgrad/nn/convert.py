@@ -2,38 +2,22 @@
 
 Modules are converted: torch.nn's activations, Dropout and MaxPool2d, and the activation classes of
 the ``transformers`` package. A functional call inside some forward, such as ``F.gelu(x)``, cannot
-be exchanged from outside. With sample inputs one forward pass finds these calls and reports them.
+be exchanged from outside: it is found and reported, by one forward pass with sample inputs, or by
+reading the code (functional_calls.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from ..fewbit import WEIGHT, check_bits, table_for
 from . import activations as fewbit
+from .conversion_report import ConversionReport
+from .functional_calls import find_functional_calls, seeming_functional_calls
 from .masks import Dropout, MaxPool2d
-
-
-@dataclass
-class ConversionReport:
-    """``converted``: (name, what it was, what it is). ``left``: (name, what it is, why)."""
-
-    converted: list[tuple[str, str, str]] = field(default_factory=list)
-    left: list[tuple[str, str, str]] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        lines = [
-            f"converted {name or '(model)'}: {was} -> {now}" for name, was, now in self.converted
-        ]
-        lines += [f"left {name or '(model)'}: {what}: {why}" for name, what, why in self.left]
-        return "\n".join(lines) or "no activations found"
-
 
 Make = Callable[[nn.Module, Any], nn.Module]
 
@@ -153,69 +137,6 @@ def _carry_hooks(old: nn.Module, new: nn.Module) -> None:
             vars(new)[name] = value
 
 
-class _FunctionalCalls(TorchFunctionMode):
-    """Counts activation calls that do not come from inside a converted or known module."""
-
-    def __init__(self, inside: list[str]):
-        super().__init__()
-        self.inside = inside
-        self.found: dict[tuple[str, str], int] = {}
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        name = getattr(func, "__name__", "")
-        is_activation = name.rstrip("_") in _FUNCTION_NAMES
-        if (
-            is_activation
-            and self.inside
-            and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
-        ):
-            key = (self.inside[-1], name)
-            self.found[key] = self.found.get(key, 0) + 1
-        return func(*args, **(kwargs or {}))
-
-
-_FUNCTION_NAMES = {
-    "relu", "leaky_relu", "prelu", "threshold", "relu6", "hardtanh", "hardsigmoid", "hardshrink",
-    "softshrink", "gelu", "silu", "mish", "hardswish", "sigmoid", "logsigmoid", "log_sigmoid",
-    "tanh", "tanhshrink", "softsign", "softplus", "elu", "celu", "selu", "rrelu", "dropout",
-    "max_pool2d",
-}  # fmt: skip
-
-
-def find_functional_calls(model: nn.Module, inputs: Any) -> list[tuple[str, str]]:
-    """(layer, function) for every activation that a forward pass calls as a function.
-
-    Calls that torch.nn's activation modules or converted ones make are theirs, and not listed. A
-    call made in C++, as on the fast path of nn.TransformerEncoderLayer, is not seen.
-    """
-    from ..saved import call_with, undisturbed
-
-    inside: list[str] = []
-    mode = _FunctionalCalls(inside)
-
-    def leave(*_) -> None:
-        inside.pop()
-
-    handles = []
-    known = (*_CONVERTERS, fewbit.Stepwise)
-    for name, module in model.named_modules():
-        is_known = isinstance(module, known) or _is_transformers(module)
-
-        # Inside a known activation nothing is counted: the empty name says so.
-        def enter(*_, name=name, is_known=is_known):
-            inside.append("" if is_known else name or "(model)")
-
-        handles.append(module.register_forward_pre_hook(enter))
-        handles.append(module.register_forward_hook(leave, always_call=True))
-    try:
-        with undisturbed(model), torch.enable_grad(), mode:
-            call_with(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [key for key in mode.found if key[0]]
-
-
 def convert_activations(
     model: nn.Module,
     bits: int | str = 3,
@@ -231,7 +152,8 @@ def convert_activations(
 
     ``bits`` is 1 to 4, or "exact": then GELU, SiLU and Mish keep their output and one bit, and the
     others 4 bits. ``include(name, module)`` chooses. ``masks=False`` leaves Dropout and MaxPool2d.
-    With ``inputs`` one forward pass looks for activations that are called as functions.
+    With ``inputs`` one forward pass looks for activations that are called as functions; without,
+    the code of the model's classes is read, and what seems to be such a call is reported.
 
     Sigmoid and Tanh are left as they are, because they keep their output alone, which the next
     layer keeps anyway, and because a loss may divide by their slope, which no table follows in its
@@ -243,10 +165,10 @@ def convert_activations(
     if bits != "exact":
         check_bits("convert_activations", bits)
     options = {"bits": bits, "interval": interval, "weight": weight}
-    report = ConversionReport()
+    report = ConversionReport(looked=True, with_inputs=inputs is not None)
     done: dict[int, nn.Module] = {}
     if type(model) in _CONVERTERS or _is_transformers(model):
-        report.left.append(("", type(model).__name__, "the model itself is the activation"))
+        report.leave("", model, "the model itself is the activation")
         return report
 
     def refusal(name: str, module: nn.Module) -> str | None:
@@ -268,11 +190,25 @@ def convert_activations(
             if new is not None:
                 done[id(child)] = new
                 setattr(parent, child_name, new)
-    if inputs is not None:
-        for layer, function in find_functional_calls(model, inputs):
-            why = "called as a function inside forward: use slimgrad.functional there"
-            report.left.append((layer, function, why))
+    report.left += _functional_calls(model, inputs)
     return report
+
+
+def _is_known(module: nn.Module) -> bool:
+    return isinstance(module, (*_CONVERTERS, fewbit.Stepwise)) or _is_transformers(module)
+
+
+def _functional_calls(model: nn.Module, inputs: Any) -> list[tuple[str, str, str]]:
+    """Rows for ``left``."""
+    if inputs is not None:
+        why = "called as a function inside forward: use slimgrad.functional there"
+        return [(*call, why) for call in find_functional_calls(model, inputs, _is_known)]
+    rows = []
+    for layer, function, where in seeming_functional_calls(model, _is_known):
+        there = "a module of slimgrad.nn" if "held" in where else "slimgrad.functional"
+        why = f"seems to call {function} as a function, {where}: use {there}; inputs= makes sure"
+        rows.append((layer, function, why))
+    return rows
 
 
 def _convert_one(
@@ -290,30 +226,30 @@ def _convert_one(
     if not masks and kind in (nn.Dropout, nn.MaxPool2d):
         why_not = "not included"
     if why_not is not None:
-        report.left.append((name, kind.__name__, why_not))
+        report.leave(name, module, why_not)
         return None
     if kind is nn.PReLU and module.weight.requires_grad:
         why = "the gradient of its weight needs the input"
-        report.left.append((name, kind.__name__, why))
+        report.leave(name, module, why)
         return None
     if kind is nn.Dropout and module.inplace:
-        report.left.append((name, kind.__name__, "in place"))
+        report.leave(name, module, "in place")
         return None
     if kind is nn.MaxPool2d:
         size = module.kernel_size
         places = size * size if isinstance(size, int) else size[0] * size[1]
         if places > 16 or module.return_indices:
             why = "more than 16 places in a window, or its indices are wanted"
-            report.left.append((name, kind.__name__, why))
+            report.leave(name, module, why)
             return None
     if kind in _CONVERTERS:
         new: nn.Module | str = _CONVERTERS[kind](module, options)
     else:
         new = _convert_transformers(module, options)
     if isinstance(new, str):
-        report.left.append((name, kind.__name__, new))
+        report.leave(name, module, new)
         return None
     new.train(module.training)
     _carry_hooks(module, new)
-    report.converted.append((name, kind.__name__, repr(new).split("\n")[0]))
+    report.add(name, module, new)
     return new
