@@ -10,6 +10,7 @@ from torch import nn
 from ._library import ops
 from ._seeds import fresh_seed, layer_seed
 from ._streams import check_stream
+from .attention_handles import GatedAttentionLayer, SparseAttentionLayer
 from .controller import Controller, Replaced
 from .gradients import Prune, Quantize, parse_gradients
 from .handles import GatedLayer, SparseLayer
@@ -82,15 +83,24 @@ def _convert_layers(
     for part in (prune, quantize):
         if part is not None and not sparse:
             options = options | part.options()
-    # Gates count among the modules as soon as they are there: seeds have always been numbered so.
-    for index, name, module, why_not in layers_of(controller.model, selection, sparse):
-        own = options | {"seed": layer_seed(seed, index)}
-        if why_not is not None:
-            controller.left[name] = why_not
+    for layer in layers_of(controller.model, selection, sparse):
+        controller.left |= layer.refused
+        if not layer.wanted:
+            continue
+        own = options | {"seed": layer_seed(seed, layer.index)}
+        name, module = layer.name, layer.module
+        if isinstance(module, nn.MultiheadAttention):
+            which = [part.rpartition(".")[2] for part in layer.wanted]
+            handle = (
+                SparseAttentionLayer(name, module, which, prune, own, stream)
+                if sparse
+                else GatedAttentionLayer(name, module, which, own, stream)
+            )
         elif sparse:
-            controller.layers[name] = SparseLayer(name, module, prune, own, stream)
+            handle = SparseLayer(name, module, prune, own, stream)
         else:
-            controller.layers[name] = GatedLayer(name, module, own, stream)
+            handle = GatedLayer(name, module, own, stream)
+        controller.layers[name] = handle
 
 
 def _check_layers(model: nn.Module, prune: Prune | None, selection: Selection) -> None:
@@ -98,9 +108,9 @@ def _check_layers(model: nn.Module, prune: Prune | None, selection: Selection) -
     must be of something that is."""
     sparse = prune is not None and prune.is_sparse
     layers = list(layers_of(model, selection, sparse))
-    names = [name for _, name, _, why_not in layers if not why_not]
+    names = [name for layer in layers for name in layer.wanted]
     if not names:
-        left = {name: why_not for _, name, _, why_not in layers}
+        left = {name: why_not for layer in layers for name, why_not in layer.refused.items()}
         raise ValueError(
             "[compress] expected a model with at least one convolution or linear layer to convert; "
             f"left alone: {left or 'nothing found'}"
@@ -129,7 +139,9 @@ def compress(
     stream: int | None = None,
 ) -> Controller:
     """Compresses what backward handles, in place: the neural gradients of a model's convolutions
-    and linear layers, and what its activations keep.
+    and linear layers, and what its activations keep. Linear layers are also the projections of
+    nn.MultiheadAttention, named ``attn.q``, ``attn.k``, ``attn.v`` and ``attn.out_proj``, and the
+    Conv1D of transformers.
 
     gradients: "fp4" to "fp8", a Prune, a Quantize, or a list with one of each.
     activations: 1 to 4 bits an element, or "exact"; see slimgrad.nn.convert_activations. Sigmoid

@@ -1,5 +1,5 @@
 """torch.nn's activations with a few bits kept for backward instead of the input, and its linear and
-convolution layers with a sparse backward pass."""
+convolution layers and its attention with a sparse backward pass."""
 
 from .activations import (
     CELU,
@@ -27,6 +27,7 @@ from .activations import (
     Tanhshrink,
     Threshold,
 )
+from .attention import MultiheadAttention
 from .convert import ConversionReport, convert_activations
 from .layers import Conv2d, Linear
 from .masks import Dropout, MaxPool2d
@@ -48,6 +49,7 @@ __all__ = [
     "LogSigmoid",
     "MaxPool2d",
     "Mish",
+    "MultiheadAttention",
     "PReLU",
     "RReLU",
     "ReLU",
