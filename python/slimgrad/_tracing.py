@@ -20,9 +20,19 @@ def records_plain_model() -> bool:
     return True
 
 
+def refuse_forward_mode() -> None:
+    """The tangents of forward-mode differentiation would be dropped in silence."""
+    if torch.autograd.forward_ad._current_level >= 0 and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            "[slimgrad] expected reverse-mode differentiation, got forward mode (torch.func.jvp, "
+            "torch.autograd.forward_ad): use torch's own layers there"
+        )
+
+
 def refuse_transforms() -> None:
     """torch.func has no rule for a backward pass that draws and counts: vmap would skip it in
     silence. functional_call() is no transform."""
+    refuse_forward_mode()
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
         return
     raise RuntimeError(

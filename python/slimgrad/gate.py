@@ -60,8 +60,10 @@ class GradientGate(StateHolder):
             self.between_steps.enter(self)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if records_plain_model():
+            return x
         self.enter()
-        if not torch.is_grad_enabled() or records_plain_model():
+        if not torch.is_grad_enabled():
             return x
         refuse_transforms()
         if not x.requires_grad:

@@ -48,8 +48,7 @@ def projection_seed(seed: int, which: str) -> int:
 class GatedAttention(ProjectedAttention):
     """nn.MultiheadAttention with gates behind its projections. Results are torch's, to the bit."""
 
-    def pass_by(self) -> None:
-        self._modules[GATE].enter()
+    holder = GATE
 
     def _behind(self, which: str, y: Tensor) -> Tensor:
         gate = self._modules[GATE].of(which)
@@ -72,6 +71,8 @@ class MultiheadAttention(ProjectedAttention):
     is of a Linear.
     """
 
+    holder = SPARSE
+
     def __init__(
         self,
         *args,
@@ -87,9 +88,6 @@ class MultiheadAttention(ProjectedAttention):
             for which in PROJECTIONS
         }
         self.add_module(SPARSE, Projections(states))
-
-    def pass_by(self) -> None:
-        self._modules[SPARSE].enter()
 
     def _project(self, which: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         state = self._modules[SPARSE].of(which)

@@ -104,10 +104,13 @@ def new_state(gradients: Prune | None, seed: int | None, stream: int | None) -> 
     return SparseState(gradients, stream=stream, seed=fresh_seed(seed))
 
 
-def is_plain_pass(state: SparseState) -> bool:
-    """Whether this forward pass is that of the plain layer."""
+def is_plain_pass(state: SparseState | None) -> bool:
+    """Whether this forward pass is that of the plain layer. The state may be gone, and somebody
+    still hold the bound method, as accelerate's hooks do."""
+    if state is None or records_plain_model():
+        return True
     state.enter()
-    if not torch.is_grad_enabled() or records_plain_model():
+    if not torch.is_grad_enabled():
         return True
     refuse_transforms()
     return False
@@ -141,9 +144,9 @@ class Linear(nn.Linear):
         self.add_module(SPARSE, new_state(gradients, seed, stream))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        state = self._modules[SPARSE]
+        state = self._modules.get(SPARSE)
         if is_plain_pass(state):
-            return super().forward(input)
+            return nn.Linear.forward(self, input)
         return ops.sparse_linear(input, self.weight, self.bias, *state.arguments())
 
 
@@ -162,7 +165,7 @@ class Conv2d(nn.Conv2d):
         self.add_module(SPARSE, new_state(gradients, seed, stream))
 
     def _conv_forward(self, x, weight, bias):
-        state = self._modules[SPARSE]
+        state = self._modules.get(SPARSE)
         if is_plain_pass(state) or x.dim() != 4:
             return super()._conv_forward(x, weight, bias)
         padding = self.padding

@@ -23,6 +23,8 @@ class ProjectedAttention(nn.MultiheadAttention):
     Everything is (length, batch, embedding) inside, as in torch.
     """
 
+    holder: str  # the submodule with what the steps need; entered in passes without them
+
     def project_in(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """q, k and v."""
         if not self._qkv_same_embed_dim:
@@ -58,20 +60,25 @@ class ProjectedAttention(nn.MultiheadAttention):
         bias_q, bias_kv = (None, None) if bias is None else bias.split(sizes)
         return F.linear(query, of_q, bias_q), *_split(F.linear(key, of_kv, bias_kv), 2)
 
-    def pass_by(self) -> None:
-        """Called in forward passes that are torch's own."""
-
     def _is_plain_pass(self, *inputs: Tensor) -> bool:
-        """Whether no gradient will flow back that the projections' steps could see. None flows
-        through nested tensors: torch takes its fast path, or refuses them."""
-        if not torch.is_grad_enabled() or records_plain_model():
+        """Whether no gradient will flow back that the projections' steps could see."""
+        if records_plain_model():
             return True
+        if self._has_gradients(*inputs):
+            return False
+        self._modules[self.holder].enter()
+        return True
+
+    def _has_gradients(self, *inputs: Tensor) -> bool:
+        if not torch.is_grad_enabled():
+            return False
         refuse_transforms()
+        # Through nested tensors none flows: torch takes its fast path, or refuses them.
         if any(x.is_nested for x in inputs):
-            return True
+            return False
         out = self.out_proj
         weights = (*self._in_parameters(), self.bias_k, self.bias_v, out.weight, out.bias)
-        return not any(x is not None and x.requires_grad for x in (*inputs, *weights))
+        return any(x is not None and x.requires_grad for x in (*inputs, *weights))
 
     def _in_parameters(self) -> tuple[Tensor | None, ...]:
         if self._qkv_same_embed_dim:
@@ -90,9 +97,10 @@ class ProjectedAttention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """As torch's."""
-        if self._is_plain_pass(query, key, value):
-            self.pass_by()
-            return super().forward(
+        # The class may be gone, and somebody still hold this bound method.
+        if not isinstance(self, ProjectedAttention) or self._is_plain_pass(query, key, value):
+            return nn.MultiheadAttention.forward(
+                self,
                 query,
                 key,
                 value,
