@@ -7,6 +7,9 @@ layer converted by a hook would be skipped wherever a plain one of its class was
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 from torch import nn
 
 
@@ -23,6 +26,31 @@ def core_class(module: nn.Module) -> type:
     while _is_wrapper(cls):
         cls = cls.__bases__[-1]
     return cls
+
+
+class Made:
+    """What a class that is made for a layer's own has before it; subclasses say what it does."""
+
+    maker: type  # the subclass
+    plain_class: type  # the layer's own
+
+    def __reduce_ex__(self, protocol):
+        # pickle could not import a class that is made here: what it is made of travels instead.
+        _, (_, *arguments), *state = super().__reduce_ex__(max(protocol, 2))
+        return _new_of_made_class, (self.maker, self.plain_class, *arguments), *state
+
+
+@cache
+def made_class(maker: type[Made], plain: type) -> type:
+    """One for all layers of a class."""
+    names = {"__module__": plain.__module__, "__doc__": plain.__doc__}
+    body = {"maker": maker, "plain_class": plain} | names
+    return type(f"{maker.__name__}{plain.__name__}", (maker, plain), body)
+
+
+def _new_of_made_class(maker: type[Made], plain: type, *arguments: Any) -> nn.Module:
+    cls = made_class(maker, plain)
+    return cls.__new__(cls, *arguments)
 
 
 def _with_base(cls: type, old: type, new: type) -> type:

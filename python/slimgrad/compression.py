@@ -11,9 +11,11 @@ from ._library import ops
 from ._seeds import fresh_seed, layer_seed
 from ._streams import check_stream
 from ._wrappers import inner_model
+from .attention_handles import GatedAttentionLayer, SparseAttentionLayer
 from .controller import Controller, Replaced
 from .gradients import Prune, Quantize, parse_gradients
 from .handles import GatedLayer, SparseLayer
+from .leftovers import left_layers
 from .nn.convert import convert_activations
 from .selection import Selection, Selector, layers_of, names_in
 
@@ -83,15 +85,27 @@ def _convert_layers(
     for part in (prune, quantize):
         if part is not None and not sparse:
             options = options | part.options()
-    # Gates count among the modules as soon as they are there: seeds have always been numbered so.
-    for index, name, module, why_not in layers_of(controller.model, selection, sparse):
-        own = options | {"seed": layer_seed(seed, index)}
-        if why_not is not None:
-            controller.left[name] = why_not
+    known: set[str] = set()
+    for layer in layers_of(controller.model, selection, sparse):
+        known |= {layer.name, *layer.wanted, *layer.refused}
+        controller.left |= layer.refused
+        if not layer.wanted:
+            continue
+        own = options | {"seed": layer_seed(seed, layer.index)}
+        name, module = layer.name, layer.module
+        if isinstance(module, nn.MultiheadAttention):
+            which = [part.rpartition(".")[2] for part in layer.wanted]
+            handle = (
+                SparseAttentionLayer(name, module, which, prune, own, stream)
+                if sparse
+                else GatedAttentionLayer(name, module, which, own, stream)
+            )
         elif sparse:
-            controller.layers[name] = SparseLayer(name, module, prune, own, stream)
+            handle = SparseLayer(name, module, prune, own, stream)
         else:
-            controller.layers[name] = GatedLayer(name, module, own, stream)
+            handle = GatedLayer(name, module, own, stream)
+        controller.layers[name] = handle
+    controller.left |= left_layers(controller.model, known)
 
 
 def _check_layers(model: nn.Module, prune: Prune | None, selection: Selection) -> None:
@@ -99,12 +113,14 @@ def _check_layers(model: nn.Module, prune: Prune | None, selection: Selection) -
     must be of something that is."""
     sparse = prune is not None and prune.is_sparse
     layers = list(layers_of(model, selection, sparse))
-    names = [name for _, name, _, why_not in layers if not why_not]
+    names = [name for layer in layers for name in layer.wanted]
     if not names:
-        left = {name: why_not for _, name, _, why_not in layers}
+        left = {name: why_not for layer in layers for name, why_not in layer.refused.items()}
+        left |= left_layers(model, {*left, *(layer.name for layer in layers)})
+        reasons = [f"{name or '(model)'}: {why_not}" for name, why_not in left.items()]
         raise ValueError(
             "[compress] expected a model with at least one convolution or linear layer to convert; "
-            f"left alone: {left or 'nothing found'}"
+            f"left alone: {'; '.join(reasons) or 'nothing found'}"
         )
     if prune is not None and prune.targets:
         if sparse:
@@ -130,7 +146,9 @@ def compress(
     stream: int | None = None,
 ) -> Controller:
     """Compresses what backward handles, in place: the neural gradients of a model's convolutions
-    and linear layers, and what its activations keep.
+    and linear layers, and what its activations keep. Linear layers are also the projections of
+    nn.MultiheadAttention, named ``attn.q``, ``attn.k``, ``attn.v`` and ``attn.out_proj``, and the
+    Conv1D of transformers.
 
     gradients: "fp4" to "fp8", a Prune, a Quantize, or a list with one of each.
     activations: 1 to 4 bits an element, or "exact"; see slimgrad.nn.convert_activations. Sigmoid

@@ -16,7 +16,7 @@ from .advice import advice, model_advice
 from .between_steps import BetweenSteps
 from .gate import GradientGate
 from .gradients import PRODUCTS, LossScale, Prune, Quantize
-from .handles import LayerHandle, SparseLayer
+from .handles import LayerHandle
 from .nn.conversion_report import ConversionReport
 from .nn.layers import WAYS, SparseState
 from .nn.tuning import timed_ways
@@ -56,7 +56,8 @@ class Controller:
 
     @property
     def converted(self) -> list[str]:
-        return list(self.layers)
+        """Names of layers, and of an attention those of its projections."""
+        return [name for layer in self.layers.values() for name in layer.names()]
 
     @property
     def gates(self) -> dict[str, GradientGate]:
@@ -66,11 +67,7 @@ class Controller:
     @property
     def sparse(self) -> dict[str, SparseState]:
         """The state of layers with a sparse backward pass."""
-        return {
-            name: layer.state
-            for name, layer in self.layers.items()
-            if isinstance(layer, SparseLayer)
-        }
+        return {k: state for layer in self.layers.values() for k, state in layer.states().items()}
 
     # ---- what the layers do -----------------------------------------------------------------
 
@@ -185,17 +182,16 @@ class Controller:
             state.set_way(way, product)
 
     def _sparse_layers(self, layers: Selector) -> list[SparseState]:
-        sparse = self.sparse
         if layers is None:
-            return list(sparse.values())
-        modules = dict(self.model.named_modules())
+            return list(self.sparse.values())
+        modules = {name: layer.module for layer in self.layers.values() for name in layer.states()}
         for prefix in names_in(layers):
-            if not any(selects(prefix, name, modules[name]) for name in sparse):
+            if not any(selects(prefix, name, module) for name, module in modules.items()):
                 raise ValueError(
                     "[set_way] expected names of layers with a sparse backward pass in layers, got "
                     f"{prefix!r}"
                 )
-        return [state for name, state in sparse.items() if selects(layers, name, modules[name])]
+        return [s for name, s in self.sparse.items() if selects(layers, name, modules[name])]
 
     def tune(self, step: Callable[[], Any], rounds: int = 3) -> dict[str, dict]:
         """Asks the clock, on this machine as it is now, which way of every product is the faster,

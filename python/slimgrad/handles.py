@@ -10,13 +10,20 @@ from torch import nn
 from .gate import GradientGate
 from .gradients import PRODUCTS, Prune
 from .nn.gated import GATE, gate_layer, ungate_layer
-from .nn.layers import SPARSE, SparseState, make_dense, make_sparse
+from .nn.layers import SPARSE, SparseState
+from .nn.sparse_classes import make_dense, make_sparse
 
 
 class LayerHandle(Protocol):
     """What the controller asks of a converted layer."""
 
     module: nn.Module
+
+    def names(self) -> list[str]:
+        """The layer's own, or those of its projections."""
+
+    def states(self) -> dict[str, SparseState]:
+        """Of a sparse backward pass, by names()."""
 
     def gates(self) -> dict[str, GradientGate]:
         """By the name of their row in the report."""
@@ -46,6 +53,12 @@ class GatedLayer:
         self.gate = GradientGate(stream=stream, **options)
         gate_layer(module, self.gate)
 
+    def names(self) -> list[str]:
+        return [self.name]
+
+    def states(self) -> dict[str, SparseState]:
+        return {}
+
     def gates(self) -> dict[str, GradientGate]:
         return {self.name: self.gate}
 
@@ -62,22 +75,13 @@ class GatedLayer:
         ungate_layer(self.module)
 
 
-class SparseLayer:
-    """A layer with a sparse backward pass. Products that are not pruned are in no report."""
+class SparseProducts:
+    """The products of a sparse backward pass. Those that are not pruned are in no report."""
 
-    def __init__(
-        self,
-        name: str,
-        module: nn.Module,
-        prune: Prune,
-        options: dict[str, Any],
-        stream: int | None,
-    ):
+    def __init__(self, name: str, prune: Prune, options: dict[str, Any], stream: int | None):
         self.name = name
-        self.module = module
         self.state = SparseState(prune, stream=stream, **options)
         self._pruned = [product for product in PRODUCTS if prune.products[product] > 0]
-        make_sparse(module, self.state)
 
     def gates(self) -> dict[str, GradientGate]:
         return {f"{self.name}.{product}": getattr(self.state, product) for product in self._pruned}
@@ -95,6 +99,28 @@ class SparseLayer:
             getattr(self.state, changed).set_sparsity(sparsity)
         others = [p for p in self._pruned if p not in products]
         self._pruned = [p for p in PRODUCTS if p in others or (p in products and sparsity > 0)]
+
+
+class SparseLayer(SparseProducts):
+    """A layer with a sparse backward pass."""
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        prune: Prune,
+        options: dict[str, Any],
+        stream: int | None,
+    ):
+        super().__init__(name, prune, options, stream)
+        self.module = module
+        make_sparse(module, self.state)
+
+    def names(self) -> list[str]:
+        return [self.name]
+
+    def states(self) -> dict[str, SparseState]:
+        return {self.name: self.state}
 
     def is_attached(self) -> bool:
         return self.module._modules.get(SPARSE) is self.state

@@ -9,7 +9,10 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from .handles import is_compressed
-from .nn.layers import can_be_sparse
+from .nn.attention import Projections, can_be_projected, projection_name
+from .nn.conv1d import is_conv1d_class
+from .nn.projected_attention import PROJECTIONS
+from .nn.sparse_classes import can_be_sparse
 
 LAYERS = (
     nn.Linear,
@@ -46,7 +49,11 @@ class Selection:
 
     def check(self, model: nn.Module) -> None:
         """A name that no module has is a mistake, most likely in its spelling."""
-        known = {name for name, _ in model.named_modules(remove_duplicate=False)}
+        modules = list(model.named_modules(remove_duplicate=False))
+        known = {name for name, _ in modules}
+        for name, module in modules:
+            if isinstance(module, nn.MultiheadAttention):
+                known.update(projection_name(name, which) for which in PROJECTIONS)
         for what in ("include", "exclude"):
             for name in names_in(getattr(self, what)):
                 if name not in known:
@@ -63,28 +70,76 @@ class Selection:
         return self.refusal(name, module) is None
 
 
-def _refusal(name: str, module: nn.Module, selection: Selection, sparse: bool) -> str | None:
-    """Why a layer is not converted; None if it is."""
-    why_not = selection.refusal(name, module)
-    if why_not is not None:
-        return why_not
+@dataclass(frozen=True)
+class Layer:
+    """A layer as it was found. wanted: what of it is converted, by the name it has in reports; of
+    an attention those of its projections. refused: what is not, with the reason."""
+
+    index: int  # among the modules of the model
+    name: str
+    module: nn.Module
+    wanted: list[str]
+    refused: dict[str, str]
+
+
+def _is_layer(module: nn.Module) -> bool:
+    return isinstance(module, LAYERS) or any(map(is_conv1d_class, type(module).__mro__))
+
+
+def _refusal(module: nn.Module, sparse: bool) -> str | None:
+    """Why a layer that was selected is not converted; None if it is."""
     if is_compressed(module):
         return "compressed already"
     if "forward" in vars(module):
         return "its forward was replaced on the object, as hooks of accelerate do: compress before"
-    if isinstance(module, NonDynamicallyQuantizableLinear):
-        return "nn.MultiheadAttention uses its weight without calling it"
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         return "its parameters are not initialised yet"
+    if isinstance(module, nn.MultiheadAttention):
+        if not can_be_projected(module):
+            return "a subclass of nn.MultiheadAttention may use its weights in its own way"
+        return None
+    if isinstance(module, NonDynamicallyQuantizableLinear):
+        return "nn.MultiheadAttention uses its weight without calling it"
     if sparse and not can_be_sparse(module):
-        return "only nn.Linear and nn.Conv2d, and not subclasses, have a sparse backward pass"
+        return (
+            "only nn.Linear, nn.Conv2d, nn.MultiheadAttention and transformers' Conv1D, and not "
+            "subclasses, have a sparse backward pass"
+        )
     return None
 
 
-def layers_of(
-    model: nn.Module, selection: Selection, sparse: bool
-) -> Iterator[tuple[int, str, nn.Module, str | None]]:
-    """The layers of a model: index among its modules, name, layer, and why it is not converted."""
-    for index, (name, module) in enumerate(model.named_modules()):
-        if isinstance(module, LAYERS):
-            yield index, name, module, _refusal(name, module, selection, sparse)
+def _found(index: int, name: str, module: nn.Module, selection: Selection, sparse: bool) -> Layer:
+    parts = {name: module}
+    if isinstance(module, nn.MultiheadAttention):
+        parts = {projection_name(name, which): module for which in PROJECTIONS}
+        parts[projection_name(name, "out_proj")] = module.out_proj
+    refusals = {
+        part: selection.refusal(part, owner) or _refusal(module, sparse)
+        for part, owner in parts.items()
+    }
+    return Layer(
+        index,
+        name,
+        module,
+        [part for part, why_not in refusals.items() if why_not is None],
+        {part: why_not for part, why_not in refusals.items() if why_not is not None},
+    )
+
+
+def layers_of(model: nn.Module, selection: Selection, sparse: bool) -> Iterator[Layer]:
+    """The layers of a model. Gates count among its modules as soon as they are there, those of an
+    attention do not: seeds have always been numbered so."""
+    index = -1
+    skipped: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, Projections):
+            skipped.update(module.modules())
+            index -= len(list(module.modules()))
+        index += 1
+        if module in skipped:
+            continue
+        if isinstance(module, nn.MultiheadAttention):
+            skipped.add(module.out_proj)
+        elif not _is_layer(module):
+            continue
+        yield _found(index, name, module, selection, sparse)

@@ -1,5 +1,5 @@
 """torch.nn's activations with a few bits kept for backward instead of the input, and its linear and
-convolution layers with a sparse backward pass."""
+convolution layers and its attention with a sparse backward pass."""
 
 from .activations import (
     CELU,
@@ -27,6 +27,7 @@ from .activations import (
     Tanhshrink,
     Threshold,
 )
+from .attention import MultiheadAttention
 from .conversion_report import ConversionReport
 from .convert import convert_activations
 from .layers import Conv2d, Linear
@@ -49,6 +50,7 @@ __all__ = [
     "LogSigmoid",
     "MaxPool2d",
     "Mish",
+    "MultiheadAttention",
     "PReLU",
     "RReLU",
     "ReLU",

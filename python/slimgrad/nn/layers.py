@@ -13,7 +13,6 @@ from .._library import ops
 from .._seeds import fresh_seed
 from .._streams import check_stream, current_stream
 from .._tracing import records_plain_model, refuse_transforms
-from ..class_change import change_class, core_class
 from ..gate import GradientGate, StateHolder
 from ..gradients import PRODUCTS, Prune
 
@@ -90,7 +89,7 @@ class SparseState(StateHolder):
         ops.set_sparse_ways_(self.choice, *ways)
 
 
-def _new_state(gradients: Prune | None, seed: int | None, stream: int | None) -> SparseState:
+def new_state(gradients: Prune | None, seed: int | None, stream: int | None) -> SparseState:
     if gradients is not None and not (isinstance(gradients, Prune) and gradients.is_sparse):
         raise ValueError(
             "[slimgrad.nn] expected gradients to be a slimgrad.Prune with sparse_backward=True, or "
@@ -105,7 +104,7 @@ def _new_state(gradients: Prune | None, seed: int | None, stream: int | None) ->
     return SparseState(gradients, stream=stream, seed=fresh_seed(seed))
 
 
-def _is_plain_pass(state: SparseState | None) -> bool:
+def is_plain_pass(state: SparseState | None) -> bool:
     """Whether this forward pass is that of the plain layer. The state may be gone, and somebody
     still hold the bound method, as accelerate's hooks do."""
     if state is None or records_plain_model():
@@ -142,12 +141,12 @@ class Linear(nn.Linear):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        self.add_module(SPARSE, _new_state(gradients, seed, stream))
+        self.add_module(SPARSE, new_state(gradients, seed, stream))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         state = self._modules.get(SPARSE)
-        if _is_plain_pass(state):
-            return super().forward(input)
+        if is_plain_pass(state):
+            return nn.Linear.forward(self, input)
         return ops.sparse_linear(input, self.weight, self.bias, *state.arguments())
 
 
@@ -163,11 +162,11 @@ class Conv2d(nn.Conv2d):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        self.add_module(SPARSE, _new_state(gradients, seed, stream))
+        self.add_module(SPARSE, new_state(gradients, seed, stream))
 
     def _conv_forward(self, x, weight, bias):
         state = self._modules.get(SPARSE)
-        if _is_plain_pass(state) or x.dim() != 4:
+        if is_plain_pass(state) or x.dim() != 4:
             return super()._conv_forward(x, weight, bias)
         padding = self.padding
         # torch's list of both sides, last dimension first; strings are in it too.
@@ -180,26 +179,3 @@ class Conv2d(nn.Conv2d):
             padding = (0, 0)
         shape = self.stride, padding, self.dilation, self.groups
         return ops.sparse_conv2d(x, weight, bias, *shape, *state.arguments())
-
-
-_SPARSE_CLASS: dict[type, type] = {nn.Linear: Linear, nn.Conv2d: Conv2d}
-
-
-def can_be_sparse(module: nn.Module) -> bool:
-    """Whether the module is exactly one of the classes that have a sparse one. A subclass may do
-    anything in its forward."""
-    return core_class(module) in _SPARSE_CLASS
-
-
-def make_sparse(module: nn.Module, state: SparseState) -> None:
-    """Converts a layer in place: it stays the same object, with the same parameters and hooks."""
-    dense = core_class(module)
-    change_class(module, dense, _SPARSE_CLASS[dense])
-    module.add_module(SPARSE, state)
-
-
-def make_dense(module: nn.Module) -> None:
-    """Undoes make_sparse."""
-    delattr(module, SPARSE)
-    sparse = core_class(module)
-    change_class(module, sparse, next(d for d, s in _SPARSE_CLASS.items() if s is sparse))

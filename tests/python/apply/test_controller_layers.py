@@ -80,12 +80,15 @@ def test_lazy_layers_are_left():
     assert controller.converted == ["0"] and "not initialised" in controller.left["1"]
 
 
-def test_attention_whose_projection_is_never_called():
+def test_attention_and_a_projection_that_is_never_called():
     model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0)
     controller = sg.compress(model, "fp6", min_elements=1)
     model(torch.randn(2, 5, 16)).sum().backward()
-    assert "self_attn.out_proj" in controller.left
+    assert "self_attn.out_proj" in controller.converted and controller.left == {}
     assert all(row["calls"] == 1 for row in controller.report().values())
+    strange = nn.Sequential(type(model.self_attn.out_proj)(2, 2), nn.Linear(2, 2))
+    controller = sg.compress(strange, "fp6")
+    assert controller.converted == ["1"] and "without calling it" in controller.left["0"]
 
 
 def test_small_gradients_are_left_alone():

@@ -311,3 +311,31 @@ def test_evaluation_is_no_step():
         model(batch(0)[0])
         model(batch(1)[0])
     assert all(torch.equal(v, before[k]) for k, v in controller.state_dict().items())
+
+
+# ---- what is left is named, with the reason ------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    def __init__(self, with_head=True):
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.lstm = nn.LSTM(32, 32)
+        if with_head:
+            self.head = nn.Linear(32, 50)
+
+
+def test_what_we_do_not_know_is_in_the_report():
+    controller = sg.compress(Recurrent(), "fp6")
+    assert controller.converted == ["head"]
+    assert "products are inside one call of torch" in controller.left["lstm"]
+    assert "no product" in controller.left["embedding"]
+    for name in ("lstm", "embedding"):
+        assert name in controller.summary()
+
+
+def test_a_model_of_nothing_that_we_know_is_refused_in_words():
+    with pytest.raises(
+        ValueError, match=r"left alone: embedding: .*; lstm: nn\.LSTM: its products"
+    ):
+        sg.compress(Recurrent(with_head=False), "fp6")

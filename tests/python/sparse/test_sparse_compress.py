@@ -39,9 +39,9 @@ def test_converts_linear_and_conv2d_alone():
     assert type(model.linear) is sg.nn.Linear and type(model.conv2d) is sg.nn.Conv2d
     reasons = {
         "own": "subclasses",
-        "conv1d": "only nn.Linear and nn.Conv2d",
-        "conv3d": "only nn.Linear and nn.Conv2d",
-        "transposed": "only nn.Linear and nn.Conv2d",
+        "conv1d": "only nn.Linear, nn.Conv2d",
+        "conv3d": "only nn.Linear, nn.Conv2d",
+        "transposed": "only nn.Linear, nn.Conv2d",
         "sparse": "compressed already",
         "lazy": "not initialised",
     }
@@ -77,12 +77,12 @@ def test_the_layer_stays_the_same_object():
 
 
 def test_attention():
-    """Its projections are used without being called."""
     model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0)
     controller = sg.compress(model, ALWAYS, min_elements=1)
-    assert controller.converted == ["linear1", "linear2"]
-    assert "self_attn.out_proj" in controller.left
-    model(torch.randn(2, 5, 16)).sum().backward()
+    projections = [f"self_attn.{which}" for which in ("q", "k", "v", "out_proj")]
+    assert controller.converted == [*projections, "linear1", "linear2"]
+    assert controller.left == {}
+    model(torch.randn(2, 5, 16, requires_grad=True)).sum().backward()
     assert all(row["calls"] == 1 for row in controller.report().values())
     plain = copy.deepcopy(model).eval()
     controller.remove()
