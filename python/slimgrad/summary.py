@@ -10,7 +10,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from .names import fold, shorten
+from .names import MODEL, fold, shorten
 from .nn.conversion_report import ConversionReport
 
 LEAST_WIDTH = 60
@@ -218,7 +218,8 @@ def _warnings(sentences: list[str], names: Iterable[str], width: int) -> list[st
     lines = []
     for members in _by((_NUMBER.sub("#", bodies[s]), s) for s in sentences).values():
         if len(members) == 1 or about[members[0]] is None:
-            lines += [line for s in members for line in wrapped(f"warning: {s}", width)]
+            whole = [MODEL + s if about[s] == "" else s for s in members]
+            lines += [line for s in whole for line in wrapped(f"warning: {s}", width)]
             continue
         told = [bodies[s] for s in members]
         sentence = f"warning, {len(members)} times: {_spans(told)}"

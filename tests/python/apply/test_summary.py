@@ -167,6 +167,14 @@ def test_worst_first_by_error_where_cosines_are_equal_and_nan_at_the_top():
     assert "1 layer without a backward pass yet" in lines
 
 
+def test_the_model_itself_has_a_name():
+    model = torch.nn.Linear(64, 64)
+    controller = sg.compress(model, sg.Prune(0.95), min_elements=1, seed=1)
+    model(torch.randn(64, 64)).square().sum().backward()
+    _, row, *lines = controller.summary(200).splitlines()
+    assert row.startswith("(model) ") and lines[-1].startswith("warning: (model): pruning")
+
+
 def test_before_the_first_backward_pass():
     _, controller, _ = two_layers("fp6")
     assert controller.summary().splitlines()[-1] == "no backward pass yet"
