@@ -30,6 +30,7 @@ from .quantization import (
     quantize_,
 )
 from .saved import SavedBytes, saved_bytes
+from .state import StateWarning, load_state_dict, state_dict
 from .stats import TensorStats, measure
 from .step_tables import StepTable, steps
 
@@ -48,6 +49,7 @@ __all__ = [
     "Quantize",
     "SavedBytes",
     "SparsityWarning",
+    "StateWarning",
     "StepTable",
     "TensorStats",
     "allocate",
@@ -64,6 +66,7 @@ __all__ = [
     "inspect",
     "kept_memory",
     "load",
+    "load_state_dict",
     "measure",
     "nn",
     "pack",
@@ -77,6 +80,7 @@ __all__ = [
     "release_memory",
     "save",
     "saved_bytes",
+    "state_dict",
     "steps",
     "threshold",
 ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from ._library import ops
 from ._seeds import fresh_seed, layer_seed
-from .controller import Controller
+from ._streams import check_stream
+from .controller import Controller, Replaced
 from .gradients import Prune, Quantize, parse_gradients
 from .handles import GatedLayer, SparseLayer
 from .nn.convert import convert_activations
@@ -49,16 +49,6 @@ def _gate_options(
     return options
 
 
-def _check_targets(model: nn.Module, prune: Prune, selection: Selection) -> None:
-    names = [
-        name for _, name, _, why_not in layers_of(model, selection, prune.is_sparse) if not why_not
-    ]
-    if prune.is_sparse:
-        products = [product for product, sparsity in prune.products.items() if sparsity > 0]
-        names = [f"{name}.{product}" for name in names for product in products]
-    prune.check_targets(names)
-
-
 def _replace_activations(
     controller: Controller, bits: int | str, inputs: Any, selection: Selection
 ) -> None:
@@ -68,10 +58,58 @@ def _replace_activations(
         for parent in model.modules()
         for name, child in parent._modules.items()
     ]
-    controller.activations = convert_activations(
-        model, bits, include=selection.wants, named=names_in(selection.include), inputs=inputs
-    )
-    controller._replaced = [row for row in before if row[0]._modules[row[1]] is not row[2]]
+    try:
+        controller.activations = convert_activations(
+            model, bits, include=selection.wants, named=names_in(selection.include), inputs=inputs
+        )
+    finally:  # What was replaced can be put back, also if this failed in the middle.
+        controller._replaced = [
+            Replaced(parent, name, child, parent._modules[name])
+            for parent, name, child in before
+            if parent._modules[name] is not child
+        ]
+
+
+def _convert_layers(
+    controller: Controller,
+    selection: Selection,
+    seed: int,
+    stream: int | None,
+    options: dict[str, Any],
+) -> None:
+    prune, quantize = controller.prune, controller.quantize
+    sparse = prune is not None and prune.is_sparse
+    for part in (prune, quantize):
+        if part is not None and not sparse:
+            options = options | part.options()
+    # Gates count among the modules as soon as they are there: seeds have always been numbered so.
+    for index, name, module, why_not in layers_of(controller.model, selection, sparse):
+        own = options | {"seed": layer_seed(seed, index)}
+        if why_not is not None:
+            controller.left[name] = why_not
+        elif sparse:
+            controller.layers[name] = SparseLayer(name, module, prune, own, stream)
+        else:
+            controller.layers[name] = GatedLayer(name, module, own, stream)
+
+
+def _check_layers(model: nn.Module, prune: Prune | None, selection: Selection) -> None:
+    """Refuses before anything has changed: there must be something to convert, and every target
+    must be of something that is."""
+    sparse = prune is not None and prune.is_sparse
+    layers = list(layers_of(model, selection, sparse))
+    names = [name for _, name, _, why_not in layers if not why_not]
+    if not names:
+        left = {name: why_not for _, name, _, why_not in layers}
+        raise ValueError(
+            "[compress] expected a model with at least one convolution or linear layer to convert; "
+            f"left alone: {left or 'nothing found'}"
+        )
+    if prune is not None and prune.targets:
+        if sparse:
+            products = [product for product, sparsity in prune.products.items() if sparsity > 0]
+            names = [f"{name}.{product}" for name in names for product in products]
+        prune.check_targets(names)
 
 
 def compress(
@@ -88,6 +126,7 @@ def compress(
     sample: int | None = None,
     min_elements: int | None = None,
     seed: int | None = None,
+    stream: int | None = None,
 ) -> Controller:
     """Compresses what backward handles, in place: the neural gradients of a model's convolutions
     and linear layers, and what its activations keep.
@@ -106,6 +145,12 @@ def compress(
     min_elements: smaller gradients are left alone; by default those below 4,096.
     seed: of the random draws; by default from torch's generator, so that torch.manual_seed
         reproduces a run.
+    stream: which random numbers this process draws; by default those of its rank in
+        torch.distributed, looked up when they are drawn. Set it where ranks hold the same gradient
+        and must compress it alike, as in tensor parallelism: to the data-parallel rank.
+
+    A model that is refused, or in which anything fails, is left as it was. The model's own
+    state_dict() stays that of the plain model: controller.state_dict() is the rest.
     """
     prune, quantize = parse_gradients(gradients)
     sparse = prune is not None and prune.is_sparse
@@ -118,32 +163,19 @@ def compress(
     options = _gate_options(refresh, warmup, sample, min_elements, schedule)
     selection = Selection(include, exclude)
     selection.check(model)
-    if prune is not None and prune.targets:
-        _check_targets(model, prune, selection)
+    stream = check_stream(stream, "compress")
+    if prune is not None or quantize is not None:
+        _check_layers(model, prune, selection)
     seed = fresh_seed(seed)
 
     controller = Controller(model, prune, quantize)
-    if activations is not None:
-        _replace_activations(controller, activations, inputs, selection)
-    if prune is None and quantize is None:
-        return controller
-    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    for part in (prune, quantize):
-        if part is not None and not sparse:
-            options |= part.options()
-    # Gates count among the modules as soon as they are there: seeds have always been numbered so.
-    for index, name, module, why_not in layers_of(model, selection, sparse):
-        own = options | {"seed": layer_seed(seed, index)}
-        if why_not is not None:
-            controller.left[name] = why_not
-        elif sparse:
-            controller.layers[name] = SparseLayer(name, module, prune, own, rank)
-        else:
-            controller.layers[name] = GatedLayer(name, module, own, rank)
-    if not controller.layers:
-        raise ValueError(
-            "[compress] expected a model with at least one convolution or linear layer to convert; "
-            f"left alone: {controller.left or 'nothing found'}"
-        )
-    controller._look_across_layers()
+    try:
+        if activations is not None:
+            _replace_activations(controller, activations, inputs, selection)
+        if prune is not None or quantize is not None:
+            _convert_layers(controller, selection, seed, stream, options)
+            controller._look_between_steps(counts_passes=warmup > 0 or schedule is not None)
+    except BaseException:
+        controller.remove()
+        raise
     return controller

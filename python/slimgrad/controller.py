@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from ._library import ops
 from .advice import advice, model_advice
+from .between_steps import BetweenSteps
 from .gate import GradientGate
 from .gradients import PRODUCTS, LossScale, Prune, Quantize
 from .handles import LayerHandle, SparseLayer
 from .nn.convert import ConversionReport
 from .nn.layers import WAYS, SparseState
 from .nn.tuning import timed_ways
+from .resumption import MISSING, WeightsLoaded
 from .selection import Selector, names_in, selects
+from .state import Holders, holders_in, load_into, state_of
 from .summary import summary_table
 
 
-class _AcrossLayers:
-    """The hook before a model's forward that looks at all layers: allocation, dynamic loss scale.
+class Replaced(NamedTuple):
+    """A module that another one was put in the place of."""
 
-    An object that holds the gates, not a closure: copies and pickles of the model then have one
-    that holds the gates of theirs.
-    """
-
-    def __init__(
-        self, gates: Mapping[str, GradientGate], prune: Prune | None, scale: LossScale | None
-    ):
-        self.gates = list(gates.values())
-        self.prune = prune
-        self.scale = scale
-        self.targets = {} if prune is None else prune.targets_of(gates)
-
-    def __call__(self, _module, _inputs) -> None:
-        if not torch.is_grad_enabled():
-            return
-        plans = [gate.plan for gate in self.gates]
-        stats = [gate.stats for gate in self.gates]
-        prune, scale = self.prune, self.scale
-        if prune is not None:
-            targets = list(self.targets), list(self.targets.values())
-            ops.allocate_plans_(plans, stats, prune.allocation, prune.method, prune.cap, *targets)
-        if scale is not None:
-            ops.update_loss_scale_(plans, stats, scale.growth_interval)
+    parent: nn.Module
+    name: str
+    original: nn.Module
+    new: nn.Module
 
 
 class Controller:
@@ -66,8 +50,9 @@ class Controller:
         self.layers: dict[str, LayerHandle] = {}
         self.left: dict[str, str] = {}
         self.activations = ConversionReport()
-        self._across_hooks: list[Any] = []  # of the model
-        self._replaced: list[tuple[nn.Module, str, nn.Module]] = []  # parent, name, original
+        self._between_steps: list[BetweenSteps] = []
+        self._loaded: WeightsLoaded | None = None
+        self._replaced: list[Replaced] = []
 
     @property
     def converted(self) -> list[str]:
@@ -101,11 +86,16 @@ class Controller:
     def warnings(self) -> list[str]:
         """Where the last backward pass harmed a layer, in words, with what helps."""
         report = self.report()
-        return model_advice(report, self.prune) + [
-            sentence
-            for name, row in report.items()
-            for sentence in advice(name, row, self.prune, self.quantize)
-        ]
+        resumed = [MISSING] if self._loaded is not None and self._loaded.without_state else []
+        return (
+            resumed
+            + model_advice(report, self.prune)
+            + [
+                sentence
+                for name, row in report.items()
+                for sentence in advice(name, row, self.prune, self.quantize)
+            ]
+        )
 
     def summary(self) -> str:
         """A table of every layer: spread, sparsity wanted and achieved, errors, format, scale."""
@@ -163,7 +153,7 @@ class Controller:
             self.prune = replace(self.prune, sparsity=sparsity)
         for layer in self.layers.values():
             layer.set_sparsity(sparsity, product)
-        self._look_across_layers()
+        self._look_between_steps()
 
     def set_way(self, way: str, layers: Selector = None, product: str | None = None) -> None:
         """How products of layers with a sparse backward pass are done from now on: "sparse",
@@ -231,33 +221,80 @@ class Controller:
             )
         return rows
 
-    def remove(self) -> None:
-        """Restores the model: no gates, no hooks, no buffers."""
-        self._forget_across_hooks()
-        for layer in self.layers.values():
-            layer.detach()
+    # ---- saving and restoring ---------------------------------------------------------------
+
+    def _holders(self) -> Holders:
+        return {
+            ".".join(filter(None, (name, part))): holder
+            for name, layer in self.layers.items()
+            if layer.is_attached()
+            for part, holder in holders_in(layer.module).items()
+        }
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What the model's own state_dict() does not hold: seeds, counters, plans in force, what
+        was measured last, pinned ways. Tensors by name, on the CPU, for safetensors, torch.save
+        and torch.distributed.checkpoint. Each rank of a distributed job has its own."""
+        return state_of(self._holders())
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Goes on where state_dict() was taken, to the bit.
+
+        What was set in compress() or by set_sparsity() is not part of a state: where the state was
+        saved under other settings, or for other layers, a StateWarning names both, and what is set
+        now holds. A state that is damaged raises ValueError, and nothing has changed.
+        """
+        load_into(self._holders(), state)
+        if self._loaded is not None:
+            self._loaded.state_loaded()
+
+    def remove(self) -> list[str]:
+        """Restores the model: no gates, no hooks, no state. Layers that were replaced since, or
+        taken out of the model, are left as they are; a warning and the result name them."""
+        self._forget_between_steps()
+        if self._loaded is not None:
+            self._loaded.remove()
+            self._loaded = None
+        there = set(self.model.modules())
+        gone = []
+        for name, layer in self.layers.items():
+            if layer.module not in there or not layer.is_attached():
+                gone.append(name or "(model)")
+            if layer.is_attached():
+                layer.detach()
         self.layers.clear()
-        for parent, name, original in self._replaced:
-            original.train(parent._modules[name].training)
+        for parent, name, original, new in self._replaced:
+            if parent._modules.get(name) is not new:
+                gone.append(f"{name} of a {type(parent).__name__}")
+                continue
+            original.train(new.training)
             setattr(parent, name, original)
         self._replaced.clear()
+        if gone:
+            warnings.warn(
+                f"[remove] no longer as compress() left them, and not restored: {', '.join(gone)}",
+                stacklevel=2,
+            )
+        return gone
 
     # ---- what looks at all layers -----------------------------------------------------------
 
-    def _forget_across_hooks(self) -> None:
-        for hook in self._across_hooks:
-            hook.remove()
-        self._across_hooks.clear()
+    def _forget_between_steps(self) -> None:
+        for group in self._between_steps:
+            group.forget()
+        self._between_steps.clear()
 
-    def _look_across_layers(self) -> None:
-        """Hooks the ops that look at all layers, if one is needed, before the model's forward."""
-        self._forget_across_hooks()
+    def _look_between_steps(self, counts_passes: bool = False) -> None:
+        """Puts gates together that are looked at together, if that is needed."""
+        self._forget_between_steps()
         prune = (
             self.prune if self.prune is not None and self.prune.allocation != "uniform" else None
         )
         scale = self.quantize.scale if self.quantize else None
         scale = scale if isinstance(scale, LossScale) and scale.dynamic else None
-        if prune is None and scale is None:
+        if self._loaded is None and (counts_passes or scale is not None):
+            self._loaded = WeightsLoaded(self.model)
+        if prune is None and scale is None and self._loaded is None:
             return
         groups = [self.gates]
         if self.sparse:  # Each product has a budget of its own.
@@ -265,6 +302,6 @@ class Controller:
                 {name: g for name, g in self.gates.items() if name.endswith(f".{p}")}
                 for p in PRODUCTS
             ]
-        for gates in filter(None, groups):
-            across = _AcrossLayers(gates, prune, scale)
-            self._across_hooks.append(self.model.register_forward_pre_hook(across))
+        self._between_steps = [
+            BetweenSteps(gates, prune, scale, self._loaded) for gates in groups if gates
+        ]

@@ -2,44 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from ._library import ops
+from ._streams import current_stream
+from ._tracing import records_plain_model
 from .stats import TensorStats
 
-
-class StateModule(nn.Module):
-    """Buffers that hold counters and seeds: .half() and .bfloat16() on a model must not round them.
-    They follow the model to a device, never to another type."""
-
-    def _apply(self, fn, recurse=True):
-        return super()._apply(lambda t: t.to(fn(t).device), recurse)
+if TYPE_CHECKING:
+    from .between_steps import BetweenSteps
 
 
-class GradientGate(StateModule):
-    """The identity whose backward compresses the gradient. Its buffers hold all its state; the
+class StateHolder(nn.Module):
+    """A module whose tensors are state of the compression, not of the model.
+
+    They are plain attributes: a model's state_dict(), buffers(), averaged copies and what
+    DistributedDataParallel sends around know nothing of them, .half() does not round them, and
+    they stay on the CPU in float64 whatever device the model is on. Copies and pickles carry them;
+    slimgrad.state_dict() names them.
+    """
+
+    def tensors_by_name(self) -> dict[str, torch.Tensor]:
+        raise NotImplementedError
+
+    def _replicate_for_data_parallel(self):
+        raise RuntimeError(
+            "[compress] expected one process for each device (DistributedDataParallel), got "
+            "nn.DataParallel: its replicas would write one state at the same time"
+        )
+
+
+class GradientGate(StateHolder):
+    """The identity whose backward compresses the gradient. Its tensors hold all its state; the
     library alone knows their layout.
 
+    stream: which random numbers it draws; by default those of this process's rank.
     options: those of GateOptions in <slimgrad/gate.h>, by name; others have their defaults.
     """
 
     plan: torch.Tensor
     stats: torch.Tensor
 
-    def __init__(self, **options: Any):
+    def __init__(self, *, stream: int | None = None, **options: Any):
         super().__init__()
-        self.register_buffer("plan", ops.new_gate_plan(**options))
-        self.register_buffer("stats", ops.new_gate_stats())
-        # Ranks of a distributed job draw their own random numbers: errors then average out.
-        self.stream = 0
+        self.plan = ops.new_gate_plan(**options)
+        self.stats = ops.new_gate_stats()
+        self.stream = stream
+        self.between_steps: BetweenSteps | None = None
+        self.place = 0  # among the gates that are looked at together
+
+    def enter(self) -> None:
+        """Called in every forward pass of the layer, whether there will be a gradient or not."""
+        if self.between_steps is not None:
+            self.between_steps.enter(self)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not (torch.is_grad_enabled() and x.requires_grad):
+        self.enter()
+        if not (torch.is_grad_enabled() and x.requires_grad) or records_plain_model():
             return x
-        return ops.gradient_gate(x, self.plan, self.stats, self.stream)
+        return ops.gradient_gate(x, self.plan, self.stats, current_stream(self.stream))
+
+    def tensors_by_name(self) -> dict[str, torch.Tensor]:
+        return {"plan": self.plan, "stats": self.stats}
 
     def report(self) -> dict:
         """What the last backward pass saw and did, as plain numbers."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import torch
 from torch import nn
 
 from .gate import GradientGate
 from .gradients import PRODUCTS, Prune
+from .nn.gated import GATE, gate_layer, ungate_layer
 from .nn.layers import SPARSE, SparseState, make_dense, make_sparse
-
-GATE = "slimgrad_gate"  # the name of the submodule that a gated layer gets
 
 
 class LayerHandle(Protocol):
     """What the controller asks of a converted layer."""
+
+    module: nn.Module
 
     def gates(self) -> dict[str, GradientGate]:
         """By the name of their row in the report."""
@@ -26,6 +26,9 @@ class LayerHandle(Protocol):
 
     def set_sparsity(self, sparsity: float, product: str | None) -> None: ...
 
+    def is_attached(self) -> bool:
+        """Whether the layer still has what it was given."""
+
     def detach(self) -> None:
         """Gives the layer back as it was."""
 
@@ -34,20 +37,14 @@ def is_compressed(module: nn.Module) -> bool:
     return GATE in module._modules or SPARSE in module._modules
 
 
-def _gate_output(module: nn.Module, _inputs, output: torch.Tensor) -> torch.Tensor:
-    return getattr(module, GATE)(output)
-
-
 class GatedLayer:
     """A layer whose output goes through a gate."""
 
-    def __init__(self, name: str, module: nn.Module, options: dict[str, Any], stream: int):
+    def __init__(self, name: str, module: nn.Module, options: dict[str, Any], stream: int | None):
         self.name = name
         self.module = module
-        self.gate = GradientGate(**options)
-        self.gate.stream = stream
-        module.add_module(GATE, self.gate)
-        self._hook = module.register_forward_hook(_gate_output)
+        self.gate = GradientGate(stream=stream, **options)
+        gate_layer(module, self.gate)
 
     def gates(self) -> dict[str, GradientGate]:
         return {self.name: self.gate}
@@ -58,16 +55,23 @@ class GatedLayer:
     def set_sparsity(self, sparsity: float, product: str | None) -> None:
         self.gate.set_sparsity(sparsity)
 
+    def is_attached(self) -> bool:
+        return self.module._modules.get(GATE) is self.gate
+
     def detach(self) -> None:
-        self._hook.remove()
-        delattr(self.module, GATE)
+        ungate_layer(self.module)
 
 
 class SparseLayer:
     """A layer with a sparse backward pass. Products that are not pruned are in no report."""
 
     def __init__(
-        self, name: str, module: nn.Module, prune: Prune, options: dict[str, Any], stream: int
+        self,
+        name: str,
+        module: nn.Module,
+        prune: Prune,
+        options: dict[str, Any],
+        stream: int | None,
     ):
         self.name = name
         self.module = module
@@ -91,6 +95,9 @@ class SparseLayer:
             getattr(self.state, changed).set_sparsity(sparsity)
         others = [p for p in self._pruned if p not in products]
         self._pruned = [p for p in PRODUCTS if p in others or (p in products and sparsity > 0)]
+
+    def is_attached(self) -> bool:
+        return self.module._modules.get(SPARSE) is self.state
 
     def detach(self) -> None:
         make_dense(self.module)

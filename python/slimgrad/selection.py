@@ -70,6 +70,8 @@ def _refusal(name: str, module: nn.Module, selection: Selection, sparse: bool) -
         return why_not
     if is_compressed(module):
         return "compressed already"
+    if "forward" in vars(module):
+        return "its forward was replaced on the object, as hooks of accelerate do: compress before"
     if isinstance(module, NonDynamicallyQuantizableLinear):
         return "nn.MultiheadAttention uses its weight without calling it"
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():

@@ -64,13 +64,18 @@ def train(model, steps, optimizer=None, first=0, forward=None, size=16, each=lam
     return losses
 
 
+def whole_state(model):
+    """The model's own state and that of its compression."""
+    return model.state_dict() | {f"slimgrad:{k}": v for k, v in sg.state_dict(model).items()}
+
+
 def equal_states(a, b):
-    a, b = a.state_dict(), b.state_dict()
+    a, b = whole_state(a), whole_state(b)
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
 def snapshot(model):
-    return {k: v.clone() for k, v in model.state_dict().items()}
+    return {k: v.clone() for k, v in whole_state(model).items()}
 
 
 def two_layers(gradients, scales=(1.0, 1.0), **options):

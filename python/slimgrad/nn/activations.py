@@ -8,20 +8,36 @@ and which losses must not follow, is in docs/activations.md.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from .. import functional as F
+from .._tracing import records_plain_model
 from ..fewbit import WEIGHT, check_bits
 from ..step_tables import StepTable
 
 _INVERTIBLE = (nn.GELU, nn.SiLU, nn.Mish)
 
 
+def _or_plain(cls: type, forward: Callable) -> Callable:
+    """``forward``, and that of torch's class where the plain model is recorded."""
+
+    @functools.wraps(forward)
+    def either(self, input):
+        return super(cls, self).forward(input) if records_plain_model() else forward(self, input)
+
+    return either
+
+
 class _Fewbit:
     """What the modules share: ``bits``, checked when the module is made, and shown."""
+
+    def __init_subclass__(cls):
+        if "forward" in vars(cls):
+            cls.forward = _or_plain(cls, cls.forward)
 
     def __init__(self, *args, bits: int | str = 3, **kwargs):
         super().__init__(*args, **kwargs)
@@ -189,7 +205,7 @@ class Stepwise(nn.Module):
         self.table = table
 
     def forward(self, input):
-        if not (torch.is_grad_enabled() and input.requires_grad):
+        if not (torch.is_grad_enabled() and input.requires_grad) or records_plain_model():
             return self.function(input)
         return F.stepwise(input, self.function, self.table)
 

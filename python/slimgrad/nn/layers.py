@@ -11,7 +11,10 @@ from torch import nn
 
 from .._library import ops
 from .._seeds import fresh_seed
-from ..gate import GradientGate, StateModule
+from .._streams import check_stream, current_stream
+from .._tracing import records_plain_model
+from ..class_change import change_class, core_class
+from ..gate import GradientGate, StateHolder
 from ..gradients import PRODUCTS, Prune
 
 SPARSE = "slimgrad_sparse"  # the submodule that holds a layer's state
@@ -19,13 +22,7 @@ SPARSE = "slimgrad_sparse"  # the submodule that holds a layer's state
 WAYS = ("auto", "dense", "sparse")
 
 
-def _keep_state(state: SparseState, state_dict: dict, prefix: str, *_) -> None:
-    """Before loading: the checkpoint of a plain layer has no state, and leaves ours as it is."""
-    if not any(key.startswith(prefix) for key in state_dict):
-        state_dict.update({prefix + key: value for key, value in state.state_dict().items()})
-
-
-class SparseState(StateModule):
+class SparseState(StateHolder):
     """The plans and statistics of both products, and how each is done.
 
     choice: the way that was set and the break-even sparsity of each product. The library alone
@@ -36,9 +33,9 @@ class SparseState(StateModule):
     input: GradientGate
     choice: torch.Tensor
 
-    def __init__(self, prune: Prune | None = None, *, stream: int = 0, **options: Any):
+    def __init__(self, prune: Prune | None = None, *, stream: int | None = None, **options: Any):
         """``prune`` has a sparsity for each product; without it they take the gradient as it comes.
-        ``options`` are those of both gates."""
+        ``stream`` and ``options`` are those of both gates."""
         super().__init__()
         for product in PRODUCTS:
             own = options | ({} if prune is None else prune.options(product))
@@ -47,14 +44,24 @@ class SparseState(StateModule):
             # The two products draw by themselves.
             self.add_module(product, GradientGate(**own, of_input_product=product == "input"))
         always = prune is not None and prune.sparse_backward == "always"
-        self.register_buffer("choice", ops.new_sparse_choice(always))
-        self.register_load_state_dict_pre_hook(_keep_state)
-        # Ranks of a distributed job draw their own random numbers: errors then average out.
+        self.choice = ops.new_sparse_choice(always)
         self.stream = stream
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         weight, input = self.weight, self.input
         return weight.plan, weight.stats, input.plan, input.stats, self.choice
+
+    def arguments(self) -> tuple:
+        """What the ops of sparse layers take, in their order."""
+        return *self.tensors(), current_stream(self.stream)
+
+    def enter(self) -> None:
+        """Called in every forward pass of the layer."""
+        self.weight.enter()
+        self.input.enter()
+
+    def tensors_by_name(self) -> dict[str, torch.Tensor]:
+        return {"choice": self.choice}
 
     def choices(self) -> dict[str, dict]:
         """By product: what the last backward pass did (``way``), the sparsity from which on the
@@ -83,7 +90,7 @@ class SparseState(StateModule):
         ops.set_sparse_ways_(self.choice, *ways)
 
 
-def _new_state(gradients: Prune | None, seed: int | None) -> SparseState:
+def _new_state(gradients: Prune | None, seed: int | None, stream: int | None) -> SparseState:
     if gradients is not None and not (isinstance(gradients, Prune) and gradients.is_sparse):
         raise ValueError(
             "[slimgrad.nn] expected gradients to be a slimgrad.Prune with sparse_backward=True, or "
@@ -94,9 +101,14 @@ def _new_state(gradients: Prune | None, seed: int | None) -> SparseState:
             "[slimgrad.nn] expected allocation='uniform' for a single layer, got "
             f"{gradients.allocation!r}: compress() spreads a sparsity over layers"
         )
-    distributed = torch.distributed
-    stream = distributed.get_rank() if distributed.is_initialized() else 0
+    stream = check_stream(stream, "slimgrad.nn")
     return SparseState(gradients, stream=stream, seed=fresh_seed(seed))
+
+
+def _is_plain_pass(state: SparseState) -> bool:
+    """Whether this forward pass is that of the plain layer."""
+    state.enter()
+    return not torch.is_grad_enabled() or records_plain_model()
 
 
 class Linear(nn.Linear):
@@ -105,34 +117,51 @@ class Linear(nn.Linear):
     gradients: a Prune with a sparsity for each product. Without one the gradient is taken as it
         comes, and its zeros (of a gate, or of a ReLU behind the layer) are not multiplied.
     seed: of the random draws; by default from torch's generator.
+    stream: which random numbers this process draws with it; by default those of its rank.
 
     A product is sparse where the gradient is at least as sparse as the product's break-even
     sparsity, which a model of the costs gives for the shapes of the first backward pass; a product
     that is dense is exact. The model's constants come with the library: on another machine it may
     take the slower way. ``layer.slimgrad_sparse.choices()`` says what it chose and ``set_way()``
-    overrules it; compress() has a controller that can also time the ways.
+    overrules it; compress() has a controller that can also time the ways. The layer's own
+    state_dict() is that of torch's layer; slimgrad.state_dict() is the rest.
     """
 
-    def __init__(self, *args, gradients: Prune | None = None, seed: int | None = None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        gradients: Prune | None = None,
+        seed: int | None = None,
+        stream: int | None = None,
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
-        self.add_module(SPARSE, _new_state(gradients, seed))
+        self.add_module(SPARSE, _new_state(gradients, seed, stream))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not torch.is_grad_enabled():
-            return super().forward(input)
         state = self._modules[SPARSE]
-        return ops.sparse_linear(input, self.weight, self.bias, *state.tensors(), state.stream)
+        if _is_plain_pass(state):
+            return super().forward(input)
+        return ops.sparse_linear(input, self.weight, self.bias, *state.arguments())
 
 
 class Conv2d(nn.Conv2d):
     """torch.nn.Conv2d with a sparse backward pass; see Linear. Fastest in channels-last."""
 
-    def __init__(self, *args, gradients: Prune | None = None, seed: int | None = None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        gradients: Prune | None = None,
+        seed: int | None = None,
+        stream: int | None = None,
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
-        self.add_module(SPARSE, _new_state(gradients, seed))
+        self.add_module(SPARSE, _new_state(gradients, seed, stream))
 
     def _conv_forward(self, x, weight, bias):
-        if not torch.is_grad_enabled() or x.dim() != 4:
+        state = self._modules[SPARSE]
+        if _is_plain_pass(state) or x.dim() != 4:
             return super()._conv_forward(x, weight, bias)
         padding = self.padding
         # torch's list of both sides, last dimension first; strings are in it too.
@@ -143,18 +172,8 @@ class Conv2d(nn.Conv2d):
         elif isinstance(padding, str):
             x = F.pad(x, around)
             padding = (0, 0)
-        state = self._modules[SPARSE]
-        return ops.sparse_conv2d(
-            x,
-            weight,
-            bias,
-            self.stride,
-            padding,
-            self.dilation,
-            self.groups,
-            *state.tensors(),
-            state.stream,
-        )
+        shape = self.stride, padding, self.dilation, self.groups
+        return ops.sparse_conv2d(x, weight, bias, *shape, *state.arguments())
 
 
 _SPARSE_CLASS: dict[type, type] = {nn.Linear: Linear, nn.Conv2d: Conv2d}
@@ -163,16 +182,18 @@ _SPARSE_CLASS: dict[type, type] = {nn.Linear: Linear, nn.Conv2d: Conv2d}
 def can_be_sparse(module: nn.Module) -> bool:
     """Whether the module is exactly one of the classes that have a sparse one. A subclass may do
     anything in its forward."""
-    return type(module) in _SPARSE_CLASS
+    return core_class(module) in _SPARSE_CLASS
 
 
 def make_sparse(module: nn.Module, state: SparseState) -> None:
     """Converts a layer in place: it stays the same object, with the same parameters and hooks."""
-    module.__class__ = _SPARSE_CLASS[type(module)]
+    dense = core_class(module)
+    change_class(module, dense, _SPARSE_CLASS[dense])
     module.add_module(SPARSE, state)
 
 
 def make_dense(module: nn.Module) -> None:
     """Undoes make_sparse."""
     delattr(module, SPARSE)
-    module.__class__ = next(dense for dense, s in _SPARSE_CLASS.items() if s is type(module))
+    sparse = core_class(module)
+    change_class(module, sparse, next(d for d, s in _SPARSE_CLASS.items() if s is sparse))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from torch import nn
 
 from .. import functional as F
+from .._tracing import records_plain_model
 
 
 class Dropout(nn.Dropout):
     """torch's dropout, same mask for the same seed; keeps one bit an element instead of a float."""
 
     def forward(self, input):
-        if self.inplace:
+        if self.inplace or records_plain_model():
             return super().forward(input)
         return F.dropout(input, self.p, self.training)
 
@@ -21,6 +22,8 @@ class MaxPool2d(nn.MaxPool2d):
     and a 64-bit index an output. For windows of up to 16 places; others are torch's own."""
 
     def forward(self, input):
+        if records_plain_model():
+            return super().forward(input)
         return F.max_pool2d(
             input,
             self.kernel_size,

@@ -20,7 +20,8 @@ def timed_ways(model: nn.Module, states: list[SparseState]) -> Iterator[None]:
     parameters = dict(model.named_parameters())
     versions = {name: p._version for name, p in parameters.items()}
     gradients = {name: p.grad for name, p in parameters.items()}
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    ours = [tensor for state in states for tensor in state.tensors()]
+    buffers = [(buffer, buffer.clone()) for buffer in [*model.buffers(), *ours]]
     choices = [state.choice.clone() for state in states]
     for parameter in parameters.values():
         parameter.grad = None

@@ -2,12 +2,13 @@
 
 import copy
 import io
+import warnings
 
 import distributed_worker
 import pytest
 import torch
 import torch.nn.functional as F
-from controller_samples import GATED, Net, batch, equal_states, make, snapshot, train
+from controller_samples import GATED, Net, batch, equal_states, make, snapshot, train, whole_state
 from gate_samples import lognormal
 from plan_fields import seed_of
 from ranks import run_ranks
@@ -59,33 +60,47 @@ def test_a_resumed_run_is_the_uninterrupted_one(gradients, refresh):
     options = {"refresh": refresh, "warmup": 1}
     straight, _ = make(gradients, **options)
     train(straight, 8)
-    first, _ = make(gradients, **options)
+    first, controller = make(gradients, **options)
     optimizer = torch.optim.SGD(first.parameters(), lr=0.05, momentum=0.9)
     train(first, 4, optimizer)
     file = io.BytesIO()
-    torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    parts = {"model": first, "optimizer": optimizer, "slimgrad": controller}
+    torch.save({name: part.state_dict() for name, part in parts.items()}, file)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
-    second, _ = make(gradients, seed=99, **options)
+    second, controller = make(gradients, seed=99, **options)
     optimizer = torch.optim.SGD(second.parameters(), lr=0.05, momentum=0.9)
     second.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
+    controller.load_state_dict(saved["slimgrad"])
     train(second, 4, optimizer, first=4)
     assert equal_states(straight, second)
 
 
 @pytest.mark.parametrize("allocation", ["uniform", "min_cosine"])
-def test_a_resumed_run_keeps_a_late_change(allocation):
+@pytest.mark.parametrize("again", [True, False])
+def test_a_late_change_is_a_setting(allocation, again):
+    """Made again it is resumed silently, else the sparsity of compress() holds."""
     model, controller = make(sg.Prune(0.7, allocation=allocation))
     train(model, 2)
     controller.set_sparsity(0.9)
     train(model, 2, first=2)
     resumed, other = make(sg.Prune(0.7, allocation=allocation))
     resumed.load_state_dict(model.state_dict())
+    with warnings.catch_warnings():
+        if again:
+            warnings.simplefilter("error")
+            other.set_sparsity(0.9)
+            other.load_state_dict(controller.state_dict())
+            assert equal_states(model, resumed)
+        else:
+            with pytest.warns(sg.StateWarning, match=r"sparsity 0\.7, the state has 0\.9"):
+                other.load_state_dict(controller.state_dict())
     train(resumed, 2, first=4)
     rows = other.report().values()
     total = sum(row["sparsity"] * row["elements"] for row in rows)
-    assert total / sum(row["elements"] for row in rows) == pytest.approx(0.9, abs=0.02)
+    wanted = 0.9 if again else 0.7
+    assert total / sum(row["elements"] for row in rows) == pytest.approx(wanted, abs=0.02)
 
 
 @pytest.mark.parametrize("gradients", RESUMED, ids=str)
@@ -102,7 +117,7 @@ def test_copies_go_their_own_way(gradients, how):
         twin = torch.load(file, weights_only=False)
     before = snapshot(model)
     train(twin, 3, first=2)
-    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert all(torch.equal(v, before[k]) for k, v in whole_state(model).items())
     train(model, 3, first=2)
     assert equal_states(model, twin)
 

@@ -40,7 +40,7 @@ def pair(kind, *arguments, gradients=ALWAYS, seed=1, **options):
     torch.manual_seed(0)
     plain = PLAIN[kind](*arguments, **options)
     ours = any_size(kind(*arguments, gradients=gradients, seed=seed, **options))
-    ours.load_state_dict(plain.state_dict(), strict=False)
+    ours.load_state_dict(plain.state_dict())
     return plain, ours
 
 

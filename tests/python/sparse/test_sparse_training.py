@@ -65,21 +65,20 @@ def test_training_learns():
 def test_resumed_training(mode, steps):
     """To the bit, as if there had been no interruption; wherever it comes."""
     gradients = dataclasses.replace(ALWAYS, sparse_backward=mode)
-    model, _ = make(gradients)
+    model, controller = make(gradients)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     train(model, steps, optimizer)
-    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    parts = model, optimizer, controller
+    saved = copy.deepcopy([part.state_dict() for part in parts])
     train(model, 3, optimizer, first=steps)
     torch.manual_seed(99)
     again = Net()
-    sg.compress(again, gradients, min_elements=1)
+    controller = sg.compress(again, gradients, min_elements=1)
     optimizer = torch.optim.SGD(again.parameters(), lr=0.05, momentum=0.9)
-    again.load_state_dict(saved[0])
-    optimizer.load_state_dict(saved[1])
+    for part, state in zip((again, optimizer, controller), saved, strict=True):
+        part.load_state_dict(state)
     train(again, 3, optimizer, first=steps)
-    ours, theirs = model.state_dict(), again.state_dict()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert equal_states(model, again)
 
 
 def test_a_copy_goes_its_own_way():

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from controller_samples import Net, equal_states
+from controller_samples import Net, equal_states, whole_state
 from plan_fields import Plan
 
 import slimgrad as sg
@@ -91,7 +91,7 @@ def test_tuning_leaves_no_trace():
     controller.tune(lambda: (step(model), torch.randn(3)))
     assert torch.equal(torch.randn(4), (torch.manual_seed(5), torch.randn(4))[1])
     assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
-    state, other = model.state_dict(), twin.state_dict()
+    state, other = whole_state(model), whole_state(twin)
     assert all(torch.equal(state[k], other[k]) for k in state if not k.endswith(".choice"))
     for state, other in zip(controller.sparse.values(), LAYERS, strict=True):
         state.set_way("sparse")
@@ -105,8 +105,9 @@ def test_tuning_leaves_no_trace():
 def test_a_tuned_run_resumes():
     model, controller = make()
     controller.tune(lambda: step(model))
-    again, _ = make(seed=9)
+    again, other = make(seed=9)
     again.load_state_dict(model.state_dict())
+    other.load_state_dict(controller.state_dict())
     train(model, 2)
     train(again, 2)
     assert equal_states(model, again)
@@ -139,7 +140,7 @@ def test_nothing_is_learned_from_a_gradient_of_zeros():
 
 def test_a_step_that_fails_pins_nothing():
     model, controller = make()
-    before = copy.deepcopy(model.state_dict())
+    before = copy.deepcopy(whole_state(model))
 
     def fails():
         step(model)
@@ -147,7 +148,7 @@ def test_a_step_that_fails_pins_nothing():
 
     with pytest.raises(KeyError):
         controller.tune(fails)
-    after = model.state_dict()
+    after = whole_state(model)
     assert all(torch.equal(before[key], after[key]) for key in before)
     assert all(p.grad is None for p in model.parameters())
 
@@ -229,7 +230,7 @@ def test_set_way_needs_sparse_layers():
 def test_a_way_that_is_set_is_state():
     _, controller = make()
     controller.set_way("dense", "conv2", "input")
-    model, other = make(seed=8)
-    model.load_state_dict(controller.model.state_dict())
+    _, other = make(seed=8)
+    other.load_state_dict(controller.state_dict())
     assert settings(other) == settings(controller)
     assert int(other.sparse["conv2"].input.plan[Plan.CALLS]) == 0

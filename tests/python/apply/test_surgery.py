@@ -1,0 +1,297 @@
+"""Models as people have them: refused half way, operated on, parametrized, copied, traced."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from controller_samples import GATED, Net, batch, make, train
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+from torch.optim.swa_utils import AveragedModel
+
+import slimgrad as sg
+from slimgrad.handles import GatedLayer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SPARSE = sg.Prune(weight=0.9, input=0.5, sparse_backward="always")
+each_kind = pytest.mark.parametrize("gradients", ["fp6", SPARSE], ids=["gates", "sparse"])
+
+
+class WithActivations(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 64), nn.SiLU())
+
+
+def is_plain(model, like):
+    """Whether nothing of ours is left in it."""
+    return all(
+        type(a) is type(b) and vars(a).keys() == vars(b).keys()
+        for a, b in zip(model.modules(), like.modules(), strict=True)
+    )
+
+
+# ---- refused before anything has changed ---------------------------------------------------------
+
+REFUSALS = [
+    {"gradients": "fp6", "activations": 3, "exclude": ["0", "2"]},  # nothing left to convert
+    {"gradients": sg.Prune(0.8, allocation="targets", targets={"7": 0.9}), "activations": 3},
+    {"gradients": "fp6", "activations": 9},
+    {"gradients": "fp6", "activations": 3, "inputs": torch.randn(2, 5)},  # does not fit the model
+    {"gradients": "fp6", "activations": 3, "stream": -1},
+    {"gradients": "fp6", "activations": 3, "stream": "one"},
+    {"activations": 3, "inputs": torch.randn(2, 5)},
+]
+
+
+@pytest.mark.parametrize("how", REFUSALS, ids=str)
+def test_a_refusal_changes_nothing(how):
+    model = WithActivations()
+    with pytest.raises((ValueError, RuntimeError)):
+        sg.compress(model, **how)
+    assert is_plain(model, WithActivations())
+
+
+def test_a_failure_half_way_is_undone(monkeypatch):
+    model, made = WithActivations(), []
+
+    def fails(*arguments):
+        if made:
+            raise KeyboardInterrupt
+        made.append(1)
+        return GatedLayer(*arguments)
+
+    monkeypatch.setattr("slimgrad.compression.GatedLayer", fails)
+    with pytest.raises(KeyboardInterrupt):
+        sg.compress(model, "fp6", activations=3)
+    assert made and is_plain(model, WithActivations())
+
+
+# ---- operated on, then removed -------------------------------------------------------------------
+
+
+@each_kind
+def test_a_replaced_head_is_named(gradients):
+    model, controller = make(gradients)
+    model.head[1] = nn.Linear(16 * 64, 5)
+    with pytest.warns(UserWarning, match=r"not restored: head\.1"):
+        gone = controller.remove()
+    assert gone == ["head.1"] and is_plain(model, Net())
+    assert model.head[1].out_features == 5
+
+
+def test_a_replaced_activation_is_named():
+    model = WithActivations()
+    controller = sg.compress(model, activations=3)
+    model[1] = nn.ReLU()
+    with pytest.warns(UserWarning, match="not restored: 1 of a WithActivations"):
+        controller.remove()
+    assert type(model[1]) is nn.ReLU and type(model[3]) is nn.SiLU
+
+
+def test_a_whole_part_that_is_gone():
+    model, controller = make("fp6", activations=3)
+    model.head = nn.Flatten()
+    with pytest.warns(UserWarning, match=r"head\.1"):
+        controller.remove()
+    assert type(model.conv1) is nn.Conv2d
+
+
+PARAMETRIZATIONS = [parametrizations.weight_norm, parametrizations.spectral_norm]
+
+
+@each_kind
+@pytest.mark.parametrize("norm", PARAMETRIZATIONS)
+def test_a_parametrization_before(gradients, norm):
+    model = Net()
+    norm(model.conv2)
+    controller = sg.compress(model, gradients, min_elements=1)
+    assert controller.converted == GATED
+    train(model, 2)
+    assert all(row["calls"] for name, row in controller.report().items() if "conv1.i" not in name)
+    assert parametrize.is_parametrized(model.conv2, "weight")
+    controller.remove()
+    assert type(model.conv2).__name__ == "ParametrizedConv2d"
+    assert type(model.conv2).__bases__ == (nn.Conv2d,)
+    parametrize.remove_parametrizations(model.conv2, "weight")
+    assert is_plain(model, Net())
+
+
+@each_kind
+@pytest.mark.parametrize("norm", PARAMETRIZATIONS)
+def test_a_parametrization_that_ends_first(gradients, norm):
+    model = Net()
+    norm(model.conv2)
+    controller = sg.compress(model, gradients, min_elements=1)
+    parametrize.remove_parametrizations(model.conv2, "weight")
+    train(model, 1)
+    assert controller.report()["conv2" if gradients == "fp6" else "conv2.weight"]["calls"] == 1
+    controller.remove()
+    assert is_plain(model, Net())
+
+
+@each_kind
+@pytest.mark.parametrize("norm", PARAMETRIZATIONS)
+def test_a_parametrization_afterwards(gradients, norm):
+    model, controller = make(gradients)
+    norm(model.conv2)
+    train(model, 1)
+    assert controller.report()["conv2" if gradients == "fp6" else "conv2.weight"]["calls"] == 1
+    controller.remove()
+    train(model, 1)
+    parametrize.remove_parametrizations(model.conv2, "weight")
+    assert is_plain(model, Net())
+
+
+def test_a_copy_of_a_parametrized_model_is_its_own():
+    model = Net()
+    parametrizations.weight_norm(model.conv2)
+    twin = copy.deepcopy(model)
+    sg.compress(model, sg.Prune(0.8), min_elements=1)
+    train(twin, 1)
+    converted = copy.deepcopy(model)
+    train(converted, 1)
+    assert converted.conv2.slimgrad_gate.report()["calls"] == 1
+    assert model.conv2.slimgrad_gate.report()["calls"] == 0
+    assert not hasattr(twin.conv2, "slimgrad_gate")
+
+
+@each_kind
+def test_a_forward_on_the_object_is_reported(gradients):
+    """As accelerate hooks layers: what it calls is the old forward."""
+    model = Net()
+    old = model.conv2.forward
+    model.conv2.forward = lambda x: old(x)
+    controller = sg.compress(model, gradients)
+    assert "conv2" not in controller.converted
+    assert "forward was replaced on the object" in controller.left["conv2"]
+
+
+# ---- copies, traces, devices ---------------------------------------------------------------------
+
+
+@each_kind
+def test_an_averaged_copy(gradients):
+    """Averaging takes buffers along if it is asked to: ours must not be among them."""
+    model, controller = make(gradients)
+    average = AveragedModel(model, use_buffers=True)
+    before = sg.state_dict(average)
+    for step in range(3):
+        train(model, 1, first=step)
+        average.update_parameters(model)
+    assert all(torch.equal(v, before[k]) for k, v in sg.state_dict(average).items())
+    train(average, 2)
+    assert max(row["calls"] for row in controller.report().values()) == 3
+
+
+@each_kind
+def test_data_parallel_is_refused(gradients):
+    """Replicas are made on GPUs alone; this is the step in which they are."""
+    model, _ = make(gradients)
+    with pytest.raises(RuntimeError, match="expected one process for each device"):
+        for module in model.modules():
+            module._replicate_for_data_parallel()
+
+
+@each_kind
+def test_functional_call(gradients):
+    model, controller = make(gradients)
+    x, y = batch(0)
+    out = torch.func.functional_call(model, dict(model.named_parameters()), (x,))
+    nn.functional.cross_entropy(out, y).backward()
+    assert max(row["calls"] for row in controller.report().values()) == 1
+
+
+@each_kind
+@pytest.mark.parametrize("how", ["jit.trace", "export"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_trace_is_of_the_plain_model(gradients, how):
+    model = WithActivations()
+    controller = sg.compress(model, gradients, activations=3, min_elements=1)
+    x = torch.randn(4, 32)
+    with pytest.warns(UserWarning, match="is the plain one"):
+        if how == "jit.trace":
+            traced = torch.jit.trace(model, x)
+            graph = str(traced.inlined_graph)
+        else:
+            program = torch.export.export(model, (x,))
+            traced, graph = program.module(), str(program.graph)
+    assert "slimgrad::" not in graph and "ops.slimgrad" not in graph and "aten" in graph
+    assert torch.allclose(traced(x), model(x), atol=1e-6)
+    assert max(row["calls"] for row in controller.report().values()) == 0
+
+
+def test_a_meta_model_is_converted_before_it_has_values():
+    with torch.device("meta"):
+        model = Net()
+    controller = sg.compress(model, sg.Prune(0.8), min_elements=1)
+    model.to_empty(device="cpu")
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.05)
+    model.norm.reset_running_stats()
+    train(model, 1)
+    assert all(row["calls"] == 1 for row in controller.report().values())
+
+
+# ---- what looks at all layers --------------------------------------------------------------------
+
+
+class StepsWithoutForward(nn.Module):
+    """As a LightningModule's training_step, which calls the layers and not the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(32, 64), nn.Linear(64, 64)
+
+    def training_step(self, x):
+        return self.b(torch.relu(self.a(x)) ** 3).square().sum()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_allocation_without_the_models_forward(sparse):
+    torch.manual_seed(0)
+    model = StepsWithoutForward()
+    prune = sg.Prune(0.8, allocation="min_cosine", sparse_backward="always" if sparse else False)
+    controller = sg.compress(model, prune, min_elements=1)
+    for _ in range(3):
+        model.training_step(torch.randn(64, 32, requires_grad=True)).backward()
+    for product in [".weight", ".input"] if sparse else [""]:
+        wanted = [controller.report()[name + product]["sparsity_wanted"] for name in "ab"]
+        assert abs(wanted[0] - wanted[1]) > 0.01
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_allocation_with_checkpointing(reentrant):
+    """A pass that is recomputed inside backward is no other step."""
+    from torch.utils.checkpoint import checkpoint
+
+    def run(recompute):
+        torch.manual_seed(0)
+        model = StepsWithoutForward()
+        controller = sg.compress(
+            model, sg.Prune(0.8, allocation="min_cosine"), min_elements=1, seed=1
+        )
+        for step in range(4):
+            x = torch.randn(64, 32, generator=torch.Generator().manual_seed(step)).requires_grad_()
+            if recompute:
+                checkpoint(model.training_step, x, use_reentrant=reentrant).backward()
+            else:
+                model.training_step(x).backward()
+        return [p.grad for p in model.parameters()], controller.report()
+
+    (plain, report), (recomputed, again) = run(False), run(True)
+    assert all(torch.equal(a, b) for a, b in zip(plain, recomputed, strict=True))
+    assert report == again
+
+
+def test_evaluation_is_no_step():
+    model, controller = make(sg.Prune(0.8, allocation="min_cosine"))
+    train(model, 2)
+    model.eval()
+    before = controller.state_dict()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(batch(0)[0])
+        model(batch(1)[0])
+    assert all(torch.equal(v, before[k]) for k, v in controller.state_dict().items())
