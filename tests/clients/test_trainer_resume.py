@@ -21,6 +21,7 @@ from resume_samples import (
 )
 
 import slimgrad as sg
+from slimgrad.integrations._steps import of_rank, without_figures
 from slimgrad.integrations.transformers import SlimgradCallback
 
 STEPS, BATCH, LENGTH, LABELS = 8, 4, 8, 3
@@ -50,7 +51,7 @@ def sentences(count):
     return [{"input_ids": w, "labels": y} for w, y in zip(words, labels, strict=True)]
 
 
-def trainer_of(folder, model, callbacks, steps_an_epoch=3, accumulate=1, **options):
+def trainer_of(folder, model, callbacks, steps_an_epoch=3, accumulate=1, make=None, **options):
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         max_steps=STEPS,
@@ -63,7 +64,9 @@ def trainer_of(folder, model, callbacks, steps_an_epoch=3, accumulate=1, **optio
         disable_tqdm=True,
     )
     data = sentences(BATCH * accumulate * steps_an_epoch)
-    return transformers.Trainer(model, arguments, train_dataset=data, callbacks=callbacks)
+    return transformers.Trainer(
+        model, arguments, train_dataset=data, callbacks=callbacks, model_init=make
+    )
 
 
 def run(folder, what, seed, resume=None, dropout=0.0, **options):
@@ -131,12 +134,12 @@ def test_a_checkpoint_named_by_the_arguments(interrupted, tmp_path):
     assert differences(whole, run_of(model, controller)) == []
 
 
-def test_a_checkpoint_without_our_state_is_told_once(interrupted, tmp_path):
-    whole, folder = interrupted
-    shutil.copytree(folder / "checkpoint-4", tmp_path / "checkpoint-4")
+@pytest.mark.parametrize("what", ["scheduled", "warm-up", "loss scale"])
+def test_a_checkpoint_without_our_state_is_told_once(what, tmp_path):
+    whole = run(tmp_path, what, seed=1)
     (tmp_path / "checkpoint-4" / "slimgrad.safetensors").unlink()
     with pytest.warns(sg.StateWarning) as told:
-        resumed = run(tmp_path, "scheduled", seed=2, resume=True)
+        resumed = run(tmp_path, what, seed=2, resume=str(tmp_path / "checkpoint-4"))
     told = [str(warning.message) for warning in told if warning.category is sg.StateWarning]
     assert len(told) == 1, told
     assert "checkpoint-4 has no state" in told[0] and "start anew" in told[0]
@@ -226,8 +229,7 @@ def test_a_trainer_that_makes_its_model(tmp_path):
 
     def train(seed, resume=None):
         callback = SlimgradCallback(lambda model: compress(model, "scheduled", seed), log_every=1)
-        trainer = trainer_of(tmp_path, None, [callback])
-        trainer.model_init = bert
+        trainer = trainer_of(tmp_path, None, [callback], make=lambda: bert())
         trainer.train(resume_from_checkpoint=resume)
         return run_of(trainer.model, callback.controller)
 
@@ -278,6 +280,35 @@ else:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def test_a_checkpoint_that_is_pushed_has_the_state(tmp_path):
+    """The Trainer pushes before it tells that it has saved."""
+    model = bert()
+    callback = SlimgradCallback(compress(model, "fp6", seed=1))
+    trainer = trainer_of(tmp_path, model, [callback])
+    trainer.train()
+    file = tmp_path / f"checkpoint-{STEPS}" / "slimgrad.safetensors"
+    file.unlink()
+    trainer.callback_handler.on_push_begin(trainer.args, trainer.state, trainer.control)
+    assert file.is_file()
+
+
+def test_a_rank_that_was_not_there_takes_the_state_of_rank_0():
+    with no_state_warning():
+        assert of_rank({0: "a", 1: "b"}, 1, "here") == "b"
+        assert of_rank({}, 0, "here") is None
+    with pytest.warns(sg.StateWarning, match="here has no state .* of rank 2"):
+        assert of_rank({0: "a", 1: "b"}, 2, "here") == "a"
+
+
+def test_figures_do_not_make_another_warning():
+    same = [f"net.0: pruning to 0.9{n} leaves a cosine of 0.{n}; prune it less" for n in (1, 2)]
+    assert len(set(map(without_figures, same))) == 1
+    others = [f"{name}: pruning to 0.9" for name in ("net.0", "net.1", "0", "1")]
+    assert len(set(map(without_figures, others))) == 4
+    same = [f"{n} of 9 pruned gradients: Prune(weight=0.{n})" for n in (5, 6)]
+    assert len(set(map(without_figures, same))) == 1
+
+
 def _two_ranks(rank, world, port, folder):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -297,7 +328,3 @@ def test_two_processes(tmp_path):
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
     # One model, and two states: each rank measured what it saw.
     assert not weights_differ(*ranks) and differences(*ranks)
-    # Rank 1 of a job of two has its own file; a rank that has none takes that of rank 0.
-    (tmp_path / "checkpoint-4" / "slimgrad-rank1.safetensors").unlink()
-    with no_state_warning():
-        run(tmp_path / "alone", "every third step", 2, resume=str(tmp_path / "checkpoint-4"))

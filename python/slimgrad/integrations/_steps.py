@@ -176,6 +176,13 @@ class ControllerSteps:
         self._follow_schedule()  # The state has its sparsity, and compares.
         self.controller.load_state_dict(state)
 
+    def start_anew(self, where: str, rank: int) -> None:
+        """A run is resumed, and there is no state: one word about it, for all ranks."""
+        if rank == 0:
+            warnings.warn(MISSING.format(where=where), StateWarning, stacklevel=3)
+        if self.controller._loaded is not None:
+            self.controller._loaded.state_loaded()  # It would say so, too.
+
 
 def _check_every(name: str, steps: Any, or_what: str = "") -> None:
     whole = isinstance(steps, int) and not isinstance(steps, bool) and steps > 0
@@ -194,14 +201,9 @@ def without_figures(sentence: str) -> str:
     return name + space + re.sub(r"(?<![\w.])[-+]?\d[\d.]*", "#", rest)
 
 
-def state_of_rank(states: Mapping[int, Any], rank: int, where: str) -> Any | None:
-    """Which of the saved states a rank goes on with. Another number of ranks is another run: draws
-    are those of the rank, counters those of rank 0. Warns if it is not the rank's own."""
-    if rank in states:
-        return states[rank]
-    if 0 in states:
+def of_rank(states: Mapping[int, Any], rank: int, where: str) -> Any | None:
+    """Which of the saved states a rank goes on with; None if there is none. Warns if it is not its
+    own: another number of ranks is another run, whose counters and plans are those of rank 0."""
+    if rank not in states and 0 in states:
         warnings.warn(OF_RANK_0.format(where=where, rank=rank), StateWarning, stacklevel=3)
-        return states[0]
-    if rank == 0:  # One word is enough for all ranks.
-        warnings.warn(MISSING.format(where=where), StateWarning, stacklevel=3)
-    return None
+    return states.get(rank, states.get(0))

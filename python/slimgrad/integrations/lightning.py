@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..controller import Controller
-from ._steps import ControllerSteps, state_of_rank
+from ._steps import ControllerSteps, of_rank
 
 
 def _callback_class() -> type:
@@ -87,8 +87,10 @@ class SlimgradCallback(_callback_class()):
         if not trainer.ckpt_path:
             return
         states = {int(rank): state for rank, state in (saved or {}).get("ranks", {}).items()}
-        state = state_of_rank(states, trainer.global_rank, str(trainer.ckpt_path))
-        if state is not None:
+        state = of_rank(states, trainer.global_rank, str(trainer.ckpt_path))
+        if state is None:
+            self._steps.start_anew(str(trainer.ckpt_path), trainer.global_rank)
+        else:
             self._steps.resume(state, int(saved["step"]), int(saved["epoch"]))
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from ..controller import Controller
-from ._steps import ControllerSteps, state_of_rank
+from ._steps import ControllerSteps, of_rank
 
 try:
     from safetensors.torch import load_file, save_file
@@ -81,8 +81,10 @@ class SlimgradCallback(TrainerCallback):
             folder = _checkpoint_folder(args, state)
         files = {rank: state_file(folder, rank) for rank in (0, args.process_index)}
         states = {rank: file for rank, file in files.items() if file.is_file()}
-        file = state_of_rank(states, args.process_index, str(folder))
-        if file is not None:
+        file = of_rank(states, args.process_index, str(folder))
+        if file is None:
+            self._steps.start_anew(str(folder), args.process_index)
+        else:
             self._steps.resume(load_file(file), step=state.global_step - 1)
 
     def on_save(self, args, state, control, **kwargs):
