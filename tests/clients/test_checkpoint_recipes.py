@@ -102,12 +102,12 @@ def test_weights_with_and_without(tmp_path):
     assert differences(plain.state_dict(), other["model"].state_dict()) == []
 
 
-def _two_ranks(rank, world, port, folder, recipe):
+def _two_ranks(rank, world, port, folder):
     torch.set_num_threads(1)
     join_group(rank, world, port)
     runs = []
     for seed in (1, 2):
-        names = program(seed, "setup", recipe)
+        names = program(seed, "setup", "dcp")
         without_dropout(names)
         names["model"] = nn.parallel.DistributedDataParallel(names["model"])
         if seed == 1:
@@ -119,12 +119,20 @@ def _two_ranks(rank, world, port, folder, recipe):
         train(names, 4, 8, rank)
         runs.append(result(names))
     assert differences(*runs) == []
+    # Why every rank's state has a name of its own: under one name there is one of them.
+    dcp = names["dcp"]
+    dcp.save({"same name": torch.tensor([rank])}, checkpoint_id=f"{folder}/same")
+    loaded = {"same name": torch.tensor([-1])}
+    dcp.load(loaded, checkpoint_id=f"{folder}/same")
+    both = [torch.empty(1, dtype=torch.int64) for _ in range(world)]
+    torch.distributed.all_gather(both, loaded["same name"])
+    assert both[0] == both[1]
     leave_group()
 
 
 def test_dcp_with_two_ranks_and_then_with_one(tmp_path):
     """Each rank has its own state, and one rank alone loads that of rank 0."""
-    run_ranks(_two_ranks, (str(tmp_path), "dcp"))
+    run_ranks(_two_ranks, (str(tmp_path),))
     names = program(3, "setup", "dcp")
     with no_state_warning():
         names["load"](str(tmp_path))
