@@ -12,9 +12,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include <slimgrad/allocation.h>
 #include <slimgrad/half.h>
 #include <slimgrad/tensor_stats.h>
 #include <slimgrad/treatment_choice.h>
@@ -40,6 +42,10 @@ struct GateOptions {
   // Sparsity by backward pass, ascending, linear in between; the first holds before it, the last
   // for ever. None: settings.sparsity.
   std::vector<SparsityAt> schedule = {};
+  // What looks at all layers at once (gates.h) and writes this gate's sparsity or fixed scale. The
+  // gate does nothing with it; a state that comes from another tells by it whose numbers it has.
+  AllocationObjective allocation = AllocationObjective::kUniform;
+  bool dynamic_scale = false;  // fixed_scale is where a dynamic loss scale begins
 };
 
 // Throws InvalidArgument, in the name of `op`, for numbers out of their range.
@@ -50,7 +56,8 @@ struct GateState {
   std::int64_t calls = 0;  // backward passes so far; also numbers the random draws
   bool due = true;         // choose anew in the next one
   Treatment in_force;      // as chosen; an older one is guarded before it is applied
-  double target = 0;       // sparsity over all layers, which an allocation spreads
+  double target = 0;       // settings.sparsity as it was asked for; an allocation spreads it
+  double asked_scale = 0;  // settings.fixed_scale as it was asked for
   std::int64_t good_steps = 0;  // of a dynamic loss scale, since its last change
   std::int64_t seen_calls = 0;  // `calls` when that was last looked at
 };
@@ -61,8 +68,18 @@ inline std::uint64_t layer_seed(std::uint64_t seed, std::uint64_t index) {
 }
 
 GateState new_gate(const GateOptions& options);
+// Throws InvalidArgument, in the name of `op`, for a state that no gate can have come to.
+void check_gate_state(const GateState& gate, std::string_view op);
 // Another sparsity from now on, instead of the one that was set, scheduled or allocated.
 void set_sparsity(GateState& gate, double sparsity);
+
+// Goes on where `saved` was: seed, counters and draws, the sparsity and the fixed scale wanted now
+// and the treatment in force are its. Settings stay this gate's; those that differ are returned in
+// words, such as "sparsity 0.5, the state has 0.9", and hold from the next pass on: what followed
+// from saved's (the sparsity now, a dynamic loss scale) begins anew from ours, and the treatment is
+// chosen anew. With equal settings the gate goes on to the bit. Throws InvalidArgument for a state
+// that is none, and then nothing has changed.
+std::vector<std::string> resume_gate(GateState& gate, const GateState& saved);
 
 // What the last backward pass through a gate saw and did.
 struct GateReport {

@@ -2,7 +2,8 @@
 // Put one behind a layer, and the layer's backward works on the compressed gradient of its output.
 //
 // All state is in two float64 tensors that the caller owns and may save: `plan` (settings,
-// counters, the plan in force) and `stats` (what the last backward pass saw and did). The same
+// counters, the plan in force) and `stats` (what the last backward pass saw and did). They are on
+// the CPU, whatever device x is on. The same
 // state and input give the same result on any number of threads. Backward writes both tensors: do
 // not run two backward passes through one gate at the same time. Double backward throws.
 #ifndef SLIMGRAD_GRADIENT_GATE_H_
@@ -11,6 +12,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include <slimgrad/gate.h>
 
@@ -23,6 +26,12 @@ at::Tensor new_gate_stats();
 // `stream` is mixed into the seed: ranks of a distributed job draw their own random numbers.
 at::Tensor gradient_gate(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
                          std::int64_t stream = 0);
+
+// Goes on where a saved gate was: resume_gate() of gate.h for tensors, with the statistics. The
+// saved ones may be on any device. Throws InvalidArgument for tensors that no gate wrote, and then
+// nothing has changed.
+std::vector<std::string> load_gate(const at::Tensor& plan, const at::Tensor& stats,
+                                   const at::Tensor& saved_plan, const at::Tensor& saved_stats);
 
 // What the last backward pass through a gate saw and did.
 GateReport gate_report(const at::Tensor& plan, const at::Tensor& stats);

@@ -9,8 +9,8 @@
 // gives one run, whatever else the machine does. time_sparse_ways() asks the clock instead, and
 // set_sparse_ways() takes the user's word.
 //
-// The state is in five tensors that the caller owns and may save; backward writes them: do not run
-// two backward passes through one layer at the same time. Double backward throws.
+// The state is in five tensors on the CPU that the caller owns and may save; backward writes them:
+// do not run two backward passes through one layer at the same time. Double backward throws.
 //
 // Tensors on the CPU of float32, bfloat16 or float16 are multiplied sparsely, with sums in float32;
 // others densely. Images may have their channels last or first. Draws are numbered in the order of
@@ -23,7 +23,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <slimgrad/gradient_gate.h>
 
@@ -40,7 +42,7 @@ struct SparseLayerState {
 // weight's product, the seed of the input's.
 inline std::uint64_t input_product_seed(std::uint64_t seed) { return seed + 0xD1B54A32D192ED03; }
 
-// `always`: as if both ways were set to kSparse.
+// `always`: sparse wherever that is possible, as long as no way is set by hand.
 at::Tensor new_sparse_choice(bool always = false);
 
 // How a product is done; kAuto: by its break-even sparsity. A product that could not be sparse (in
@@ -48,9 +50,15 @@ at::Tensor new_sparse_choice(bool always = false);
 enum class SparseWay : std::int64_t { kAuto, kDense, kSparse };
 std::string_view sparse_way_name(SparseWay way);  // "auto", "dense", "sparse"
 SparseWay parse_sparse_way(std::string_view name);
-// Of the products that are given. Back at kAuto, a product has the break-even that it had before.
+// Of the products that are given, instead of what new_sparse_choice() was told. Back at kAuto, a
+// product has the break-even that it had before.
 void set_sparse_ways(const at::Tensor& choice, std::optional<SparseWay> weight,
                      std::optional<SparseWay> input);
+
+// Goes on as a saved layer did: the ways that were set, the break-evens and who found them are
+// taken over; `always` stays, and is returned in words if it differs. Throws InvalidArgument for a
+// tensor that no one wrote, and then nothing has changed. load_gate() does it for the plans.
+std::vector<std::string> load_sparse_choice(const at::Tensor& choice, const at::Tensor& saved);
 
 // While timing is on, backward passes do products at kAuto both ways; the sparse result counts.
 // Turned off, each that was timed has the break-even of its best times. What was timed is state and

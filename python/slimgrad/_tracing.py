@@ -1,4 +1,4 @@
-"""Graphs that are recorded for use elsewhere: torch.jit.trace, torch.export."""
+"""What else may be at work around a forward pass: a recorder of graphs, a transform."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 
 
 def records_plain_model() -> bool:
-    """Whether such a graph is being recorded. It is of the plain model: whoever loads it need not
-    have slimgrad, and the state of a run is nothing to freeze into it."""
+    """Whether a graph is being recorded for use elsewhere, by torch.jit.trace or torch.export. That
+    is of the plain model: whoever loads it need not have slimgrad, and the state of a run is
+    nothing to freeze into it."""
     if not (torch.jit.is_tracing() or torch.compiler.is_exporting()):
         return False
     warnings.warn(
@@ -17,3 +18,24 @@ def records_plain_model() -> bool:
         stacklevel=3,
     )
     return True
+
+
+def refuse_forward_mode() -> None:
+    """The tangents of forward-mode differentiation would be dropped in silence."""
+    if torch.autograd.forward_ad._current_level >= 0 and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            "[slimgrad] expected reverse-mode differentiation, got forward mode (torch.func.jvp, "
+            "torch.autograd.forward_ad): use torch's own layers there"
+        )
+
+
+def refuse_transforms() -> None:
+    """torch.func has no rule for a backward pass that draws and counts: vmap would skip it in
+    silence. functional_call() is no transform."""
+    refuse_forward_mode()
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
+        return
+    raise RuntimeError(
+        "[slimgrad] expected plain autograd, got a transform of torch.func (grad, vjp, vmap, ...): "
+        "call controller.remove() before, or run it without gradients"
+    )

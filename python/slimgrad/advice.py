@@ -26,8 +26,21 @@ def model_advice(report: dict[str, dict], prune: Prune | None) -> list[str]:
     """Sentences about all layers together; none if all is well."""
     rows = [row for row in report.values() if row["calls"] and row["compressed"]]
     if prune is None or not rows:
+        return _not_reached(report)
+    return _not_reached(report) + _too_sparse(rows, prune) + _out_of_reach(rows, prune)
+
+
+def _not_reached(report: dict[str, dict], most: int = 5) -> list[str]:
+    """Layers through which no gradient came, while it came through others more than once. The input
+    of a first layer needs no gradient, so that its product is no sign of anything."""
+    names = [n for n, row in report.items() if not row["calls"] and not n.endswith(".input")]
+    if not names or max((row["calls"] for row in report.values()), default=0) < 2:
         return []
-    return _too_sparse(rows, prune) + _out_of_reach(rows, prune)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return [
+        f"no gradient has come through {', '.join(names[:most])}{more}: frozen, not used, or not "
+        "called as a module (its weight is used by other code)"
+    ]
 
 
 def _too_sparse(rows: list[dict], prune: Prune) -> list[str]:

@@ -3,6 +3,8 @@ a resumed run has its state."""
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Mapping
 
 import torch
@@ -11,6 +13,22 @@ from ._library import ops
 from .gate import GradientGate
 from .gradients import LossScale, Prune
 from .resumption import WeightsLoaded
+
+
+_keys = itertools.count()
+_last_graph: dict[int, weakref.ref] = {}  # in which a group was met, by its key
+
+
+@torch.compiler.assume_constant_result
+def _is_first_in_graph(key: int) -> bool:
+    """Asked while torch.compile traces: whether this graph has met no gate of the group so far."""
+    context = torch._guards.TracingContext.try_get()
+    known = _last_graph.get(key)
+    if context is not None and known is not None and known() is context:
+        return False
+    if context is not None:
+        _last_graph[key] = weakref.ref(context)
+    return True
 
 
 class BetweenSteps:
@@ -35,6 +53,7 @@ class BetweenSteps:
         self.scale = scale  # if it is dynamic
         self.loaded = loaded
         self.targets = {} if prune is None else prune.targets_of(gates)
+        self.key = next(_keys)
         self._entered: set[int] | None = None  # since the last look
         for place, gate in enumerate(self.gates):
             gate.between_steps, gate.place = self, place
@@ -42,7 +61,7 @@ class BetweenSteps:
     def enter(self, gate: GradientGate) -> None:
         if torch.compiler.is_compiling():
             # A graph is of one forward pass: once in it is enough, and no set to guard on.
-            if gate.place == 0:
+            if _is_first_in_graph(self.key):
                 self.look()
             return
         # Inside backward a layer is entered again if its pass is recomputed (checkpointing).

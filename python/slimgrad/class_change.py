@@ -33,7 +33,7 @@ def _with_base(cls: type, old: type, new: type) -> type:
         _with_base(base, old, new) if issubclass(base, old) else base for base in cls.__bases__
     )
     body = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
-    return type(cls.__name__, bases, body)
+    return type(cls.__name__.replace(old.__name__, new.__name__), bases, body)
 
 
 def change_class(module: nn.Module, old: type, new: type) -> None:

@@ -23,6 +23,7 @@ import torch
 
 from ._arguments import dense_tensor
 from ._library import ops
+from ._tracing import refuse_forward_mode
 from .fewbit import WEIGHT, check_bits, constant, table_for
 from .step_tables import StepTable
 
@@ -42,6 +43,7 @@ def _activate(
     """``params`` shape the derivative; ``extra`` are further arguments of torch's function."""
     params = params or {}
     dense_tensor(x, name)
+    refuse_forward_mode()
     check_bits(name, bits)
     table = table_for(name, params, bits, interval, weight)
     arguments = [float(constant(value)) for value in (*params.values(), *extra)]
@@ -55,6 +57,7 @@ def _exact(x: torch.Tensor, name: str, bits: Bits, inplace: bool = False) -> boo
     if bits != "exact":
         return False
     dense_tensor(x, name)
+    refuse_forward_mode()
     if inplace:
         raise ValueError(f'[{name}] expected inplace=False with bits="exact", got inplace=True')
     return True

@@ -9,7 +9,7 @@ from torch import nn
 
 from ._library import ops
 from ._streams import current_stream
-from ._tracing import records_plain_model
+from ._tracing import records_plain_model, refuse_transforms
 from .stats import TensorStats
 
 if TYPE_CHECKING:
@@ -60,8 +60,13 @@ class GradientGate(StateHolder):
             self.between_steps.enter(self)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if records_plain_model():
+            return x
         self.enter()
-        if not (torch.is_grad_enabled() and x.requires_grad) or records_plain_model():
+        if not torch.is_grad_enabled():
+            return x
+        refuse_transforms()
+        if not x.requires_grad:
             return x
         return ops.gradient_gate(x, self.plan, self.stats, current_stream(self.stream))
 

@@ -4,6 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <string>
+
 #include "base/check.h"
 
 namespace slimgrad::torch_ops {
@@ -16,6 +19,33 @@ inline bool is_float_dtype(at::ScalarType type) {
 inline void check_float_dtype(const at::Tensor& x, const char* op) {
   check(is_float_dtype(x.scalar_type()), op, "x of type float32, bfloat16 or float16",
         c10::toString(x.scalar_type()));
+}
+
+// State is float64 on the CPU, whatever device the model is on: the host plans, and not every
+// device has that type. Throws InvalidArgument, in the name of `op`, for another tensor.
+inline void check_state(const at::Tensor& state, std::int64_t size, const char* op,
+                        const char* name) {
+  const bool holds = state.defined() && state.device().is_cpu() &&
+                     state.scalar_type() == at::kDouble && state.is_contiguous() &&
+                     state.numel() == size;
+  if (holds) return;
+  throw_invalid(op,
+                std::string(name) + " as a contiguous float64 CPU tensor of " +
+                    std::to_string(size) + " elements",
+                "a tensor of ", state.numel(), " elements of type ", state.scalar_type(), " on ",
+                state.device(), state.is_contiguous() ? "" : ", with gaps");
+}
+
+// A state that was saved may have been loaded to another device: where the host can read it.
+inline at::Tensor saved_here(const at::Tensor& saved) {
+  return saved.defined() && !saved.is_meta() ? saved.detach().cpu().contiguous() : saved;
+}
+
+// The same where nothing is computed: a state without values beside a tensor `x` that has some.
+// While a graph is traced none has.
+inline void check_meta_state(const at::Tensor& x, const at::Tensor& state, const char* op,
+                             const char* name) {
+  if (!x.is_meta() && state.is_meta()) check_state(state, state.numel(), op, name);
 }
 
 }  // namespace slimgrad::torch_ops

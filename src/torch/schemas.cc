@@ -107,7 +107,7 @@ TORCH_LIBRARY(slimgrad, m) {
       "str? underflow=None, int? seed=None, bool of_input_product=False, int? min_elements=None, "
       "int? sample_size=None, "
       "int? refresh_every=None, int? warmup=None, int[] schedule_calls=[], "
-      "float[] schedule_sparsities=[]) -> Tensor");
+      "float[] schedule_sparsities=[], str? allocation=None, bool dynamic_scale=False) -> Tensor");
   m.def("new_gate_stats() -> Tensor");
   m.def(
       "gate_report(Tensor plan, Tensor stats) "
@@ -118,6 +118,10 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("choices(str what) -> str[]");
   m.def("refresh_gate_(Tensor(a!) plan) -> ()");
   m.def("set_gate_sparsity_(Tensor(a!) plan, float sparsity) -> ()");
+  // A state that was saved, into a gate: its settings stay. Returns those that differ, in words.
+  m.def(
+      "load_gate_(Tensor(a!) plan, Tensor(b!) stats, Tensor saved_plan, Tensor saved_stats) "
+      "-> str[]");
 
   // Neural gradients: the identity forward; backward runs compress_gradient, which reads the
   // layer's plan, writes plan and stats (torch/apply/plan_tensor.h), and draws with `stream` mixed
@@ -141,6 +145,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("new_sparse_choice(bool always) -> Tensor");
   m.def("set_sparse_ways_(Tensor(a!) choice, str weight, str input) -> ()");
   m.def("time_sparse_ways_(Tensor(a!) choice, bool on) -> ()");
+  m.def("load_sparse_choice_(Tensor(a!) choice, Tensor saved) -> str[]");  // like load_gate_
   m.def(
       "sparse_report(Tensor choice, str product) "
       "-> (str, str, float, str, int, float, float, float)");

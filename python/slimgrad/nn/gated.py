@@ -18,7 +18,10 @@ class Gated:
     plain_class: type  # that of the layer
 
     def forward(self, *args, **kwargs):
-        return self._modules[GATE](super().forward(*args, **kwargs))
+        output = super().forward(*args, **kwargs)
+        # It may be gone, and somebody still hold this bound method, as accelerate's hooks do.
+        gate = self._modules.get(GATE)
+        return output if gate is None else gate(output)
 
     def __reduce_ex__(self, protocol):
         # pickle could not import a class that is made here: its plain one travels instead.

@@ -12,7 +12,7 @@ from torch import nn
 from .._library import ops
 from .._seeds import fresh_seed
 from .._streams import check_stream, current_stream
-from .._tracing import records_plain_model
+from .._tracing import records_plain_model, refuse_transforms
 from ..class_change import change_class, core_class
 from ..gate import GradientGate, StateHolder
 from ..gradients import PRODUCTS, Prune
@@ -105,10 +105,16 @@ def _new_state(gradients: Prune | None, seed: int | None, stream: int | None) ->
     return SparseState(gradients, stream=stream, seed=fresh_seed(seed))
 
 
-def _is_plain_pass(state: SparseState) -> bool:
-    """Whether this forward pass is that of the plain layer."""
+def _is_plain_pass(state: SparseState | None) -> bool:
+    """Whether this forward pass is that of the plain layer. The state may be gone, and somebody
+    still hold the bound method, as accelerate's hooks do."""
+    if state is None or records_plain_model():
+        return True
     state.enter()
-    return not torch.is_grad_enabled() or records_plain_model()
+    if not torch.is_grad_enabled():
+        return True
+    refuse_transforms()
+    return False
 
 
 class Linear(nn.Linear):
@@ -139,7 +145,7 @@ class Linear(nn.Linear):
         self.add_module(SPARSE, _new_state(gradients, seed, stream))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        state = self._modules[SPARSE]
+        state = self._modules.get(SPARSE)
         if _is_plain_pass(state):
             return super().forward(input)
         return ops.sparse_linear(input, self.weight, self.bias, *state.arguments())
@@ -160,7 +166,7 @@ class Conv2d(nn.Conv2d):
         self.add_module(SPARSE, _new_state(gradients, seed, stream))
 
     def _conv_forward(self, x, weight, bias):
-        state = self._modules[SPARSE]
+        state = self._modules.get(SPARSE)
         if _is_plain_pass(state) or x.dim() != 4:
             return super()._conv_forward(x, weight, bias)
         padding = self.padding

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace slimgrad {
 namespace {
 
 bool is_sparsity(double x) { return x >= 0 && x < 1; }
+bool is_magnitude(double x) { return x >= 0 && std::isfinite(x); }
 
 template <typename T>
 void gather(std::span<const T> from, const kernels::StratifiedSample& sample, std::uint64_t every,
@@ -58,8 +60,7 @@ void check_gate_options(const GateOptions& options, std::string_view op) {
   check(is_sparsity(settings.sparsity), op, "0 <= sparsity < 1", settings.sparsity);
   check(settings.bits == 0 || (settings.bits >= 2 && settings.bits <= 8), op, "0 or 2 to 8 bits",
         settings.bits);
-  check(std::isfinite(settings.fixed_scale) && settings.fixed_scale >= 0, op,
-        "a finite fixed scale >= 0", settings.fixed_scale);
+  check(is_magnitude(settings.fixed_scale), op, "a finite fixed scale >= 0", settings.fixed_scale);
   check(options.schedule.size() <= kMostSchedulePoints, op, "a schedule of at most 8 points",
         options.schedule.size());
   std::int64_t last = -1;
@@ -75,7 +76,24 @@ GateState new_gate(const GateOptions& options) {
   GateState gate;
   gate.options = options;
   gate.target = options.settings.sparsity;
+  gate.asked_scale = options.settings.fixed_scale;
   return gate;
+}
+
+void check_gate_state(const GateState& gate, std::string_view op) {
+  check_gate_options(gate.options, op);
+  check(gate.calls >= 0, op, "calls >= 0", gate.calls);
+  check(gate.good_steps >= 0, op, "good steps >= 0", gate.good_steps);
+  check(gate.seen_calls >= 0, op, "calls seen >= 0", gate.seen_calls);
+  check(is_sparsity(gate.target), op, "0 <= target sparsity < 1", gate.target);
+  check(is_magnitude(gate.asked_scale), op, "a finite asked scale >= 0", gate.asked_scale);
+  const double threshold = gate.in_force.threshold;
+  check(is_magnitude(threshold), op, "a finite threshold >= 0", threshold);
+  if (!gate.in_force.quantizer) return;
+  using Float = std::numeric_limits<float>;
+  const double scale = gate.in_force.quantizer->scale;
+  check(scale >= Float::min() && scale <= Float::max(), op, "a scale that is a normal float32",
+        scale);
 }
 
 void set_sparsity(GateState& gate, double sparsity) {

@@ -9,9 +9,7 @@
 #include "base/hash.h"
 
 namespace slimgrad {
-namespace {
 
-// Linear between the points of the schedule; `otherwise` if there is none.
 double scheduled_sparsity(const std::vector<SparsityAt>& schedule, std::int64_t call,
                           double otherwise) {
   if (schedule.empty()) return otherwise;
@@ -24,8 +22,6 @@ double scheduled_sparsity(const std::vector<SparsityAt>& schedule, std::int64_t 
   }
   return schedule.back().sparsity;
 }
-
-}  // namespace
 
 TensorStats measure_sample(std::span<const float> values, std::uint64_t num_values) {
   TensorStats stats = measure(values);

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <slimgrad/gate.h>
 #include <slimgrad/treatment.h>
@@ -71,6 +72,10 @@ class GatePass {
   Treatment treatment_;
   GateReport report_;
 };
+
+// Linear between the points of the schedule; `otherwise` if there is none.
+double scheduled_sparsity(const std::vector<SparsityAt>& schedule, std::int64_t call,
+                          double otherwise);
 
 // The statistics of a sample, with the counts of the whole array: who weighs layers by their size
 // looks at them.

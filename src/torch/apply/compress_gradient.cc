@@ -1,5 +1,5 @@
 // compress_gradient: brings a tensor to the gate (arrays/apply/gate_pass.h) and its state to and
-// from the layer's buffers.
+// from the layer's tensors, which are on the CPU while the gradient may be anywhere.
 //
 // Cost: that of the sample; if the gradient is quantized, one reading pass for its maximum; and one
 // pass that applies the treatment.
@@ -26,11 +26,9 @@ constexpr const char* kOp = "compress_gradient";
 
 // Writes the compressed gradient into `out`, which may be `grad` itself.
 void compress(const GradientBackend& backend, const at::Tensor& grad, const at::Tensor& out,
-              const at::Tensor& plan_buffer, const at::Tensor& stats_buffer, std::int64_t stream) {
-  // Planning is done on the host; buffers on another device are brought over and written back.
-  const at::Tensor plan_tensor = plan_buffer.cpu(), stats_tensor = stats_buffer.cpu();
-  GateState gate = read_plan(plan_tensor);
-  check_layer_stats(stats_tensor, kOp);
+              const at::Tensor& plan, const at::Tensor& stats, std::int64_t stream) {
+  GateState gate = read_plan(plan, kOp);
+  check_layer_stats(stats, kOp);
   GatePass pass(gate, static_cast<std::uint64_t>(grad.numel()), dtype_of(grad.scalar_type()),
                 stream);
   const kernels::StratifiedSample sample = pass.sample();
@@ -47,11 +45,9 @@ void compress(const GradientBackend& backend, const at::Tensor& grad, const at::
     out.copy_(grad);
   }
   const GateReport report = pass.close();
-  write_plan(gate, plan_tensor);
-  write_stats(pass.stats(), stats_tensor.mutable_data_ptr<double>());
-  write_report(report, stats_tensor);
-  if (!plan_buffer.is_cpu()) plan_buffer.copy_(plan_tensor);
-  if (!stats_buffer.is_cpu()) stats_buffer.copy_(stats_tensor);
+  write_plan(gate, plan);
+  write_stats(pass.stats(), stats.mutable_data_ptr<double>());
+  write_report(report, stats);
 }
 
 template <const GradientBackend& backend>
@@ -72,11 +68,18 @@ void compress_gradient_(at::Tensor grad, at::Tensor plan, at::Tensor stats, std:
   compress(backend, grad, grad, plan, stats, stream);
 }
 
-at::Tensor compress_gradient_meta(const at::Tensor& grad, at::Tensor, at::Tensor, std::int64_t) {
+at::Tensor compress_gradient_meta(const at::Tensor& grad, at::Tensor plan, at::Tensor stats,
+                                  std::int64_t) {
+  check_meta_state(grad, plan, kOp, "plan");
+  check_meta_state(grad, stats, kOp, "stats");
   return is_dense(grad) ? at::empty_like(grad)
                         : at::empty_like(grad, grad.options(), at::MemoryFormat::Contiguous);
 }
-void compress_gradient_inplace_meta(at::Tensor, at::Tensor, at::Tensor, std::int64_t) {}
+void compress_gradient_inplace_meta(at::Tensor grad, at::Tensor plan, at::Tensor stats,
+                                    std::int64_t) {
+  check_meta_state(grad, plan, kOp, "plan");
+  check_meta_state(grad, stats, kOp, "stats");
+}
 
 }  // namespace
 
@@ -95,9 +98,9 @@ TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   m.impl("_compress_gradient_aten", no_gradient());
 }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
-  m.impl("compress_gradient", compress_gradient_meta);
-  m.impl("_compress_gradient_aten", compress_gradient_meta);
-  m.impl("compress_gradient_", compress_gradient_inplace_meta);
+  m.impl("compress_gradient", ValueErrors<&compress_gradient_meta>::call);
+  m.impl("_compress_gradient_aten", ValueErrors<&compress_gradient_meta>::call);
+  m.impl("compress_gradient_", ValueErrors<&compress_gradient_inplace_meta>::call);
 }
 
 }  // namespace slimgrad::torch_ops

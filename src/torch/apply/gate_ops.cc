@@ -34,8 +34,8 @@ at::Tensor make_gate_plan(Name prune, Number sparsity, Name method, Count bits, 
                           Count mantissa_bits, Name split, Name scale_method, Number fixed_scale,
                           Name rounding, Name underflow, Count seed, bool of_input_product,
                           Count min_elements, Count sample_size, Count refresh_every, Count warmup,
-                          at::IntArrayRef schedule_calls,
-                          at::ArrayRef<double> schedule_sparsities) {
+                          at::IntArrayRef schedule_calls, at::ArrayRef<double> schedule_sparsities,
+                          Name allocation, bool dynamic_scale) {
   constexpr const char* kOp = "new_gate_plan";
   GateOptions options;
   GradientSettings& settings = options.settings;
@@ -59,6 +59,8 @@ at::Tensor make_gate_plan(Name prune, Number sparsity, Name method, Count bits, 
   set_if(options.sample_size, sample_size);
   set_if(options.refresh_every, refresh_every);
   set_if(options.warmup, warmup);
+  if (allocation) options.allocation = parse_allocation_objective(*allocation);
+  options.dynamic_scale = dynamic_scale;
   check(schedule_calls.size() == schedule_sparsities.size(), kOp,
         "a sparsity for every call of the schedule", schedule_sparsities.size());
   for (std::size_t i = 0; i < schedule_calls.size(); ++i)
@@ -71,7 +73,7 @@ using Report = std::tuple<Names, std::vector<std::int64_t>, Names, c10::List<boo
                           std::vector<double>, std::string>;
 
 Report read_report(const at::Tensor& plan, const at::Tensor& stats) {
-  const GateReport r = gate_report(plan.cpu(), stats.cpu());
+  const GateReport r = gate_report(plan, stats);
   return {{"calls", "elements", "nonfinite"},
           {r.calls, r.elements, r.nonfinite},
           {"compressed", "saturated"},
@@ -84,32 +86,28 @@ Report read_report(const at::Tensor& plan, const at::Tensor& stats) {
 }
 
 at::Tensor gate_statistics(const at::Tensor& stats) {
-  const at::Tensor here = stats.cpu();
-  check_layer_stats(here, "gate_statistics");
-  return here.slice(0, 0, kStatsTensorSize).clone();
+  check_layer_stats(stats, "gate_statistics");
+  return stats.slice(0, 0, kStatsTensorSize).clone();
 }
 
-// change(gate) on the state behind a plan, wherever the tensor lies.
+// change(gate) on the state behind a plan.
 template <typename Change>
-void change_gate(const at::Tensor& plan, const Change& change) {
-  const at::Tensor here = plan.cpu();
-  GateState gate = read_plan(here);
+void change_gate(const at::Tensor& plan, const char* op, const Change& change) {
+  GateState gate = read_plan(plan, op);
   change(gate);
-  write_plan(gate, here);
-  if (!plan.is_cpu()) plan.copy_(here);
+  write_plan(gate, plan);
 }
 
 void refresh_gate(at::Tensor plan) {
-  change_gate(plan, [](GateState& gate) { gate.due = true; });
+  change_gate(plan, "refresh_gate_", [](GateState& gate) { gate.due = true; });
 }
 void set_gate_sparsity(at::Tensor plan, double sparsity) {
-  change_gate(plan, [&](GateState& gate) { set_sparsity(gate, sparsity); });
+  change_gate(plan, "set_gate_sparsity_", [&](GateState& gate) { set_sparsity(gate, sparsity); });
 }
 
 std::tuple<Names, std::vector<double>> gate_fields(const at::Tensor& plan) {
-  const at::Tensor here = plan.cpu();
-  read_plan(here);
-  const double* values = here.const_data_ptr<double>();
+  read_plan(plan, "gate_fields");
+  const double* values = plan.const_data_ptr<double>();
   const auto names = plan_field_names();
   return {names, std::vector<double>(values, values + names.size())};
 }

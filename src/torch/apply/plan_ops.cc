@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -10,6 +11,7 @@
 
 #include "base/check.h"
 #include "torch/apply/plan_tensor.h"
+#include "torch/checks.h"
 #include "torch/errors.h"
 #include "torch/no_gradient.h"
 
@@ -25,7 +27,7 @@ class Gates {
     gates_.reserve(plans.size());  // so that records may point at them
     for (std::size_t i = 0; i < plans.size(); ++i) {
       check_layer_stats(stats[i], op);
-      gates_.push_back(read_plan(plans[i]));
+      gates_.push_back(read_plan(plans[i], op));
       records_.push_back({&gates_.back(), gate_report(plans[i], stats[i]),
                           stats_from_tensor(stats[i].slice(0, 0, kStatsTensorSize), op)});
     }
@@ -65,13 +67,25 @@ void update_scales(at::TensorList plans, at::TensorList stats, std::int64_t grow
   gates.write();
 }
 
-void nothing(at::TensorList, at::TensorList, std::string_view, std::string_view, double,
-             at::IntArrayRef, at::ArrayRef<double>) {}
-void nothing_either(at::TensorList, at::TensorList, std::int64_t) {}
+// Where nothing is computed: some without values beside others that have some are no state.
+void check_meta_plans(at::TensorList plans, at::TensorList stats, const char* op) {
+  for (std::size_t i = 0; i < std::min(plans.size(), stats.size()); ++i) {
+    check_meta_state(stats[i], plans[i], op, "plan");
+    check_meta_state(plans[i], stats[i], op, "stats");
+  }
+}
+void allocate_meta(at::TensorList plans, at::TensorList stats, std::string_view, std::string_view,
+                   double, at::IntArrayRef, at::ArrayRef<double>) {
+  check_meta_plans(plans, stats, "allocate_plans_");
+}
+void update_meta(at::TensorList plans, at::TensorList stats, std::int64_t) {
+  check_meta_plans(plans, stats, "update_loss_scale_");
+}
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
+// For every device, so that a state elsewhere gets the one error there is for it.
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("allocate_plans_", ValueErrors<&allocate_plans>::call);
   m.impl("update_loss_scale_", ValueErrors<&update_scales>::call);
 }
@@ -80,8 +94,8 @@ TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   m.impl("update_loss_scale_", no_gradient());
 }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
-  m.impl("allocate_plans_", nothing);
-  m.impl("update_loss_scale_", nothing_either);
+  m.impl("allocate_plans_", ValueErrors<&allocate_meta>::call);
+  m.impl("update_loss_scale_", ValueErrors<&update_meta>::call);
 }
 
 }  // namespace slimgrad::torch_ops

@@ -9,56 +9,73 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/check.h"
+#include "torch/checks.h"
 
 namespace slimgrad::torch_ops {
 namespace {
 
-constexpr const char* kGate = "gradient_gate";
+// Reads fields, and refuses a value that no one wrote.
+class PlanReader {
+ public:
+  PlanReader(const at::Tensor& plan, const char* op, const char* name)
+      : fields_(plan.const_data_ptr<double>()), op_(op), name_(name) {}
 
-void check_state(const at::Tensor& tensor, std::int64_t size, const char* op, const char* name) {
-  check(tensor.defined() && tensor.device().is_cpu() && tensor.scalar_type() == at::kDouble &&
-            tensor.is_contiguous() && tensor.numel() == size,
-        op,
-        std::string("the buffer ") + name + " as a contiguous float64 CPU tensor of " +
-            std::to_string(size) + " elements",
-        "a tensor of ", tensor.numel(), " elements of type ", tensor.scalar_type(), " on ",
-        tensor.device());
-}
+  double number(std::int64_t field) const { return fields_[field]; }
 
-template <typename Enum>
-Enum enum_of(double value, int last, const char* field) {
-  check(value >= 0 && value <= last && value == std::floor(value), kGate,
-        std::string("a valid ") + field + " in the plan", value);
-  return static_cast<Enum>(static_cast<int>(value));
-}
+  template <typename Enum>
+  Enum one_of(std::int64_t field, int last, const char* what) const {
+    if (!is_whole(field, last)) refuse(field, std::string("a valid ") + what);
+    return static_cast<Enum>(static_cast<int>(fields_[field]));
+  }
 
-// A number of things, or of seed bits, that is stored as a float64.
-std::int64_t count_of(double value, const char* field) {
-  check(value >= 0 && value <= 0x1p53 && value == std::floor(value), kGate,
-        std::string("a whole number >= 0 as ") + field + " in the plan", value);
-  return static_cast<std::int64_t>(value);
-}
+  // A number of things, or of seed bits, that is stored as a float64.
+  std::int64_t count(std::int64_t field, const char* what) const {
+    if (!is_whole(field, 0x1p53)) refuse(field, std::string("a whole number >= 0 as ") + what);
+    return static_cast<std::int64_t>(fields_[field]);
+  }
 
-std::optional<FloatFormat> format_of(double exponent_bits, double mantissa_bits) {
-  if (exponent_bits == 0) return std::nullopt;
-  return FloatFormat(static_cast<int>(count_of(exponent_bits, "exponent bits")),
-                     static_cast<int>(count_of(mantissa_bits, "mantissa bits")));
-}
+  bool flag(std::int64_t field, const char* what) const {
+    if (!is_whole(field, 1)) refuse(field, std::string("0 or 1 as ") + what);
+    return fields_[field] != 0;
+  }
 
-std::vector<SparsityAt> schedule_of(const double* rows) {
-  std::vector<SparsityAt> schedule;
-  for (std::size_t i = 0; i < kMostSchedulePoints && rows[2 * i] >= 0; ++i)
-    schedule.push_back({count_of(rows[2 * i], "a call of the schedule"), rows[2 * i + 1]});
-  return schedule;
-}
+  // Of exponent bits and, behind them, mantissa bits; 0 of the first: none.
+  std::optional<FloatFormat> format(std::int64_t field) const {
+    if (fields_[field] == 0) return std::nullopt;
+    return FloatFormat(one_of<int>(field, 7, "number of exponent bits"),
+                       one_of<int>(field + 1, 6, "number of mantissa bits"));
+  }
+
+  std::vector<SparsityAt> schedule() const {
+    std::vector<SparsityAt> schedule;
+    for (std::size_t i = 0; i < kMostSchedulePoints; ++i) {
+      const std::int64_t field = kPlanSchedule + 2 * static_cast<std::int64_t>(i);
+      if (fields_[field] < 0) break;
+      schedule.push_back({count(field, "a call of the schedule"), fields_[field + 1]});
+    }
+    return schedule;
+  }
+
+ private:
+  bool is_whole(std::int64_t field, double last) const {
+    const double value = fields_[field];
+    return value >= 0 && value <= last && value == std::floor(value);
+  }
+  [[noreturn]] void refuse(std::int64_t field, const std::string& expected) const {
+    throw_invalid(op_, expected + " in " + name_, fields_[field]);
+  }
+
+  const double* fields_;
+  const char *op_, *name_;
+};
 
 }  // namespace
 
 std::vector<std::string> plan_field_names() {
   std::vector<std::string> names = {
-      "min_elements", "sample_size", "refresh_every", "warmup",        "prune",
-      "method",       "bits",        "exponent_bits", "mantissa_bits", "split",
-      "scale_method", "rounding",    "underflow",     "target"};
+      "min_elements", "sample_size",   "refresh_every", "warmup",     "prune",        "method",
+      "bits",         "exponent_bits", "mantissa_bits", "split",      "scale_method", "rounding",
+      "underflow",    "target",        "asked_scale",   "allocation", "dynamic_scale"};
   for (std::size_t i = 0; i < kMostSchedulePoints; ++i)
     for (const char* part : {"call", "sparsity"})
       names.push_back("schedule_" + std::string(part) + "_" + std::to_string(i));
@@ -69,44 +86,45 @@ std::vector<std::string> plan_field_names() {
   return names;
 }
 
-GateState read_plan(const at::Tensor& tensor) {
-  check_plan(tensor, kGate);
-  const double* plan = tensor.const_data_ptr<double>();
+GateState read_plan(const at::Tensor& tensor, const char* op, const char* name) {
+  check_state(tensor, kPlanSize, op, name);
+  const PlanReader plan(tensor, op, name);
   GateState gate;
   GateOptions& options = gate.options;
-  options.seed = static_cast<std::uint64_t>(count_of(plan[kPlanSeedLow], "seed")) |
-                 static_cast<std::uint64_t>(count_of(plan[kPlanSeedHigh], "seed")) << 32;
-  options.min_elements = count_of(plan[kPlanMinElements], "min_elements");
-  options.sample_size = count_of(plan[kPlanSampleSize], "sample size");
-  options.refresh_every = count_of(plan[kPlanRefreshEvery], "refresh interval");
-  options.warmup = count_of(plan[kPlanWarmup], "warm-up");
-  options.schedule = schedule_of(plan + kPlanSchedule);
+  options.seed = static_cast<std::uint64_t>(plan.count(kPlanSeedLow, "seed")) |
+                 static_cast<std::uint64_t>(plan.count(kPlanSeedHigh, "seed")) << 32;
+  options.min_elements = plan.count(kPlanMinElements, "min_elements");
+  options.sample_size = plan.count(kPlanSampleSize, "sample size");
+  options.refresh_every = plan.count(kPlanRefreshEvery, "refresh interval");
+  options.warmup = plan.count(kPlanWarmup, "warm-up");
+  options.schedule = plan.schedule();
+  options.allocation = plan.one_of<AllocationObjective>(kPlanAllocation, 5, "allocation");
+  options.dynamic_scale = plan.flag(kPlanDynamicScale, "dynamic scale");
 
   GradientSettings& settings = options.settings;
-  settings.prune = enum_of<PruneKind>(plan[kPlanPrune], 3, "prune kind");
-  settings.method = enum_of<ThresholdMethod>(plan[kPlanMethod], 4, "threshold method");
-  settings.sparsity = plan[kPlanSparsity];
-  settings.bits = static_cast<int>(count_of(plan[kPlanBits], "bits"));
-  settings.format = format_of(plan[kPlanExponentBits], plan[kPlanMantissaBits]);
-  settings.split = enum_of<SplitMethod>(plan[kPlanSplit], 2, "split method");
-  settings.scale_method = enum_of<ScaleMethod>(plan[kPlanScaleMethod], 2, "scale method");
-  settings.fixed_scale = plan[kPlanFixedScale];
-  settings.rounding = enum_of<Rounding>(plan[kPlanRounding], 1, "rounding");
-  settings.underflow = enum_of<Underflow>(plan[kPlanUnderflow], 1, "underflow");
-  check_gate_options(options, kGate);
+  settings.prune = plan.one_of<PruneKind>(kPlanPrune, 3, "prune kind");
+  settings.method = plan.one_of<ThresholdMethod>(kPlanMethod, 4, "threshold method");
+  settings.sparsity = plan.number(kPlanSparsity);
+  settings.bits = plan.one_of<int>(kPlanBits, 8, "number of bits");
+  settings.format = plan.format(kPlanExponentBits);
+  settings.split = plan.one_of<SplitMethod>(kPlanSplit, 2, "split method");
+  settings.scale_method = plan.one_of<ScaleMethod>(kPlanScaleMethod, 2, "scale method");
+  settings.fixed_scale = plan.number(kPlanFixedScale);
+  settings.rounding = plan.one_of<Rounding>(kPlanRounding, 1, "rounding");
+  settings.underflow = plan.one_of<Underflow>(kPlanUnderflow, 1, "underflow");
 
-  gate.calls = count_of(plan[kPlanCalls], "calls");
-  gate.due = plan[kPlanDue] != 0;
-  gate.target = plan[kPlanTarget];
-  gate.good_steps = count_of(plan[kPlanGoodSteps], "good steps");
-  gate.seen_calls = count_of(plan[kPlanSeenCalls], "calls seen");
-  gate.in_force.threshold = plan[kPlanThreshold];
-  check(gate.in_force.threshold >= 0, kGate, "a threshold >= 0 in the plan",
-        gate.in_force.threshold);
-  gate.in_force.drops = plan[kPlanDrops] != 0;
-  if (const auto format = format_of(plan[kPlanFormatExponent], plan[kPlanFormatMantissa]))
+  gate.calls = plan.count(kPlanCalls, "calls");
+  gate.due = plan.flag(kPlanDue, "due");
+  gate.target = plan.number(kPlanTarget);
+  gate.asked_scale = plan.number(kPlanAskedScale);
+  gate.good_steps = plan.count(kPlanGoodSteps, "good steps");
+  gate.seen_calls = plan.count(kPlanSeenCalls, "calls seen");
+  gate.in_force.threshold = plan.number(kPlanThreshold);
+  gate.in_force.drops = plan.flag(kPlanDrops, "drops");
+  if (const auto format = plan.format(kPlanFormatExponent))
     gate.in_force.quantizer =
-        Quantizer{*format, plan[kPlanScale], settings.rounding, settings.underflow};
+        Quantizer{*format, plan.number(kPlanScale), settings.rounding, settings.underflow};
+  check_gate_state(gate, op);
   return gate;
 }
 
@@ -125,6 +143,9 @@ void write_plan(const GateState& gate, const at::Tensor& tensor) {
     plan[kPlanSchedule + 2 * i + 1] = used ? options.schedule[i].sparsity : -1;
   }
 
+  plan[kPlanAllocation] = static_cast<double>(options.allocation);
+  plan[kPlanDynamicScale] = options.dynamic_scale ? 1 : 0;
+
   const GradientSettings& settings = options.settings;
   plan[kPlanPrune] = static_cast<double>(settings.prune);
   plan[kPlanMethod] = static_cast<double>(settings.method);
@@ -141,6 +162,7 @@ void write_plan(const GateState& gate, const at::Tensor& tensor) {
   plan[kPlanCalls] = static_cast<double>(gate.calls);
   plan[kPlanDue] = gate.due ? 1 : 0;
   plan[kPlanTarget] = gate.target;
+  plan[kPlanAskedScale] = gate.asked_scale;
   plan[kPlanGoodSteps] = static_cast<double>(gate.good_steps);
   plan[kPlanSeenCalls] = static_cast<double>(gate.seen_calls);
   plan[kPlanThreshold] = gate.in_force.threshold;
@@ -151,12 +173,8 @@ void write_plan(const GateState& gate, const at::Tensor& tensor) {
   plan[kPlanScale] = quantizer ? quantizer->scale : 0;
 }
 
-void check_plan(const at::Tensor& plan, const char* op) {
-  check_state(plan, kPlanSize, op, "plan");
-}
-
-void check_layer_stats(const at::Tensor& stats, const char* op) {
-  check_state(stats, kLayerStatsSize, op, "stats");
+void check_layer_stats(const at::Tensor& stats, const char* op, const char* name) {
+  check_state(stats, kLayerStatsSize, op, name);
 }
 
 void write_report(const GateReport& report, const at::Tensor& stats) {

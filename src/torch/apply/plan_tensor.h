@@ -1,5 +1,6 @@
-// The state of one compressed layer as two float64 tensors, so that state_dict saves it, a resumed
-// run continues it to the bit, and torch.compile sees nothing but tensors.
+// The state of one compressed layer as two float64 tensors on the CPU, wherever the layer is, so
+// that it is saved as tensors, a resumed run continues it to the bit, and torch.compile sees
+// nothing but tensors.
 //
 // `plan`: what the user wants, and what a gate remembers (slimgrad/gate.h).
 // `stats`: what the last backward pass saw and did: the statistics of its sample (stats_tensor.h),
@@ -36,7 +37,10 @@ enum PlanField : std::int64_t {
   kPlanRounding,     // Rounding
   kPlanUnderflow,    // Underflow
   kPlanTarget,       // sparsity over all layers, which an allocation spreads; the same in every one
-  kPlanSchedule,     // pairs (call, sparsity); unused ones hold -1
+  kPlanAskedScale,   // 0: by the scale method
+  kPlanAllocation,   // AllocationObjective
+  kPlanDynamicScale,
+  kPlanSchedule,  // pairs (call, sparsity); unused ones hold -1
   // What changes, or must be the same for a run to go on: the rest of GateState.
   kPlanState = kPlanSchedule + 2 * 8,
   kPlanSeedLow = kPlanState,  // the seed in two halves: a float64 holds 53 bits
@@ -44,7 +48,7 @@ enum PlanField : std::int64_t {
   kPlanCalls,
   kPlanDue,
   kPlanSparsity,    // wanted now; a schedule or an allocation writes it
-  kPlanFixedScale,  // 0: by the scale method; a dynamic loss scale writes it
+  kPlanFixedScale,  // used now; a dynamic loss scale writes it
   kPlanThreshold,   // of the treatment in force
   kPlanDrops,
   kPlanFormatExponent,  // 0: no quantizer
@@ -72,15 +76,16 @@ enum ReportField : std::int64_t {
 
 std::vector<std::string> plan_field_names();
 
-// Throws InvalidArgument unless `plan` is a contiguous float64 CPU tensor of kPlanSize elements
-// with values in range.
-GateState read_plan(const at::Tensor& plan);
+// Throws InvalidArgument, in the name of `op`, unless `plan`, which the error calls `name`, is a
+// contiguous float64 CPU tensor of kPlanSize elements with values in range.
+GateState read_plan(const at::Tensor& plan, const char* op = "gradient_gate",
+                    const char* name = "plan");
 
 void write_plan(const GateState& gate, const at::Tensor& plan);
 
-// Throw InvalidArgument, in the name of `op`, for a buffer of another type, size or layout.
-void check_plan(const at::Tensor& plan, const char* op);
-void check_layer_stats(const at::Tensor& stats, const char* op);
+// Throws InvalidArgument, in the name of `op`, for a tensor of another type, size, device or
+// layout.
+void check_layer_stats(const at::Tensor& stats, const char* op, const char* name = "stats");
 // What a backward pass did, into the fields behind the statistics, which write_stats() writes.
 void write_report(const GateReport& report, const at::Tensor& stats);
 

@@ -37,10 +37,10 @@ class GatedProduct {
         plan_(product == Product::kWeight ? state.weight_plan : state.input_plan),
         stats_(product == Product::kWeight ? state.weight_stats : state.input_stats),
         layer_(layer),
-        gate_(read_plan(plan_)),
+        gate_(read_plan(plan_, op, product == Product::kWeight ? "weight_plan" : "input_plan")),
         pass_(gate_, static_cast<std::uint64_t>(layer.num_elements()), layer.type(), stream),
         choice_(state.choice, product, op) {
-    check_layer_stats(stats_, op);
+    check_layer_stats(stats_, op, product == Product::kWeight ? "weight_stats" : "input_stats");
     const PruneKind kind = gate_.options.settings.prune;
     check(kind == PruneKind::kNone || kind == PruneKind::kStochastic, op,
           "a plan that prunes stochastically or not at all", prune_kind_name(kind));
@@ -172,20 +172,27 @@ Gradients layer_backward(const char* op, LayerBackward& layer, const at::Tensor&
 // Conv: nothing, or stride, padding, dilation and groups.
 template <typename... Conv>
 struct BackwardKernels {
+  static constexpr const char* kOp =
+      sizeof...(Conv) == 0 ? "sparse_linear_backward" : "sparse_conv2d_backward";
+
   static Gradients run(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight,
                        Conv... conv, std::array<bool, 3> wanted, at::Tensor weight_plan,
                        at::Tensor weight_stats, at::Tensor input_plan, at::Tensor input_stats,
                        at::Tensor choice, std::int64_t stream) {
-    const char* const op =
-        sizeof...(Conv) == 0 ? "sparse_linear_backward" : "sparse_conv2d_backward";
-    LayerBackward layer(op, gradient, x, weight, ConvArguments(conv...));
-    return layer_backward(op, layer, x, wanted,
+    LayerBackward layer(kOp, gradient, x, weight, ConvArguments(conv...));
+    return layer_backward(kOp, layer, x, wanted,
                           {weight_plan, weight_stats, input_plan, input_stats, choice}, stream);
   }
 
   static Gradients meta(const at::Tensor&, const at::Tensor& x, const at::Tensor& weight, Conv...,
-                        std::array<bool, 3> wanted, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
-                        at::Tensor, std::int64_t) {
+                        std::array<bool, 3> wanted, at::Tensor weight_plan, at::Tensor weight_stats,
+                        at::Tensor input_plan, at::Tensor input_stats, at::Tensor choice,
+                        std::int64_t) {
+    check_meta_state(x, weight_plan, kOp, "weight_plan");
+    check_meta_state(x, weight_stats, kOp, "weight_stats");
+    check_meta_state(x, input_plan, kOp, "input_plan");
+    check_meta_state(x, input_stats, kOp, "input_stats");
+    check_meta_state(x, choice, kOp, "choice");
     return {wanted[0] ? at::empty_symint(x.sym_sizes(), x.options(), x.suggest_memory_format())
                       : nothing(x),
             wanted[1] ? at::empty_like(weight) : nothing(x),
@@ -207,8 +214,8 @@ TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   m.impl("sparse_conv2d_backward", no_gradient());
 }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
-  m.impl("sparse_linear_backward", LinearBackward::meta);
-  m.impl("sparse_conv2d_backward", Conv2dBackward::meta);
+  m.impl("sparse_linear_backward", ValueErrors<&LinearBackward::meta>::call);
+  m.impl("sparse_conv2d_backward", ValueErrors<&Conv2dBackward::meta>::call);
 }
 
 }  // namespace slimgrad::torch_ops

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <tuple>
@@ -11,6 +12,7 @@
 #include <slimgrad/sparse_layers.h>
 
 #include "base/check.h"
+#include "torch/checks.h"
 #include "torch/errors.h"
 #include "torch/no_gradient.h"
 #include "torch/sparse/product_choice.h"
@@ -37,14 +39,14 @@ SparseWay parse_sparse_way(std::string_view name) {
 
 at::Tensor new_sparse_choice(bool always) {
   const at::Tensor choice = at::zeros({torch_ops::kChoiceSize}, at::kDouble);
-  if (always) set_sparse_ways(choice, SparseWay::kSparse, SparseWay::kSparse);
+  choice.mutable_data_ptr<double>()[torch_ops::kChoiceAlways] = always ? 1 : 0;
   return choice;
 }
 
 void set_sparse_ways(const at::Tensor& choice, std::optional<SparseWay> weight,
                      std::optional<SparseWay> input) {
-  if (weight) ProductChoice(choice, Product::kWeight, "set_way").set(*weight);
-  if (input) ProductChoice(choice, Product::kInput, "set_way").set(*input);
+  if (weight) ProductChoice(choice, Product::kWeight, "set_way").pin(*weight);
+  if (input) ProductChoice(choice, Product::kInput, "set_way").pin(*input);
 }
 
 void time_sparse_ways(const at::Tensor& choice, bool on) {
@@ -56,6 +58,24 @@ void time_sparse_ways(const at::Tensor& choice, bool on) {
       one.pin_trials();
   }
   choice.mutable_data_ptr<double>()[torch_ops::kChoiceTiming] = on ? 1 : 0;
+}
+
+std::vector<std::string> load_sparse_choice(const at::Tensor& choice, const at::Tensor& saved) {
+  constexpr const char* kOp = "load_sparse_choice_";
+  const at::Tensor here = torch_ops::saved_here(saved);
+  for (const Product product : kProducts) {
+    ProductChoice(choice, product, kOp);
+    ProductChoice(here, product, kOp, "saved");
+  }
+  double* const ours = choice.mutable_data_ptr<double>();
+  const double* const theirs = here.const_data_ptr<double>();
+  // Timing goes on as long as somebody here asks for it; one that a state was saved in is over.
+  std::copy(theirs + torch_ops::kChoiceProducts, theirs + torch_ops::kChoiceSize,
+            ours + torch_ops::kChoiceProducts);
+  const bool always = ours[torch_ops::kChoiceAlways] != 0;
+  if (always == (theirs[torch_ops::kChoiceAlways] != 0)) return {};
+  return {always ? "sparse_backward 'always', the state has True"
+                 : "sparse_backward True, the state has 'always'"};
 }
 
 SparseReport sparse_report(const at::Tensor& choice) {
@@ -83,6 +103,10 @@ Product parse_product(std::string_view name, const char* op) {
 
 void set_sparse_ways_op(at::Tensor choice, std::string_view weight, std::string_view input) {
   set_sparse_ways(choice, wanted_way(weight), wanted_way(input));
+}
+
+std::vector<std::string> load_sparse_choice_op(at::Tensor choice, const at::Tensor& saved) {
+  return load_sparse_choice(choice, saved);
 }
 
 void time_sparse_ways_op(at::Tensor choice, bool on) { time_sparse_ways(choice, on); }
@@ -131,6 +155,7 @@ TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("new_sparse_choice", new_sparse_choice);
   m.impl("set_sparse_ways_", ValueErrors<&set_sparse_ways_op>::call);
   m.impl("time_sparse_ways_", ValueErrors<&time_sparse_ways_op>::call);
+  m.impl("load_sparse_choice_", ValueErrors<&load_sparse_choice_op>::call);
   m.impl("sparse_report", ValueErrors<&sparse_report_op>::call);
   m.impl("_sparse_cost", ValueErrors<&sparse_cost_op>::call);
 }
@@ -141,6 +166,7 @@ TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   m.impl("set_sparse_ways_", no_gradient());
   m.impl("time_sparse_ways_", no_gradient());
+  m.impl("load_sparse_choice_", no_gradient());
   m.impl("sparse_report", no_gradient());
   m.impl("_sparse_cost", no_gradient());
 }

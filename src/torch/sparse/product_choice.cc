@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "torch/checks.h"
 
 namespace slimgrad::torch_ops {
 namespace {
@@ -15,12 +16,12 @@ bool is_one_of(double value, std::int64_t count) {
 }
 
 // Of one product: names the first value that no one can have written.
-void check_fields(const double* fields, const char* op) {
+void check_fields(const double* fields, const char* op, const char* name) {
   constexpr std::int64_t kManyTrials = std::int64_t{1} << 40;
   const auto check_value = [&](ChoiceField field, const char* expected, bool holds) {
-    check(holds, op, std::string("in choice ") + expected, fields[field]);
+    if (!holds) throw_invalid(op, std::string("in ") + name + " " + expected, fields[field]);
   };
-  check_value(kChoiceSetting, "a way of 0, 1 or 2", is_one_of(fields[kChoiceSetting], 3));
+  check_value(kChoicePinned, "a way of 0 to 3", is_one_of(fields[kChoicePinned], 4));
   check_value(kChoiceBy, "a decision by 0, 1 or 2", is_one_of(fields[kChoiceBy], 3));
   check_value(kChoiceBreakEven, "a break-even sparsity from 0 to 1",
               fields[kChoiceBreakEven] >= 0 && fields[kChoiceBreakEven] <= 1);
@@ -32,19 +33,21 @@ void check_fields(const double* fields, const char* op) {
 
 }  // namespace
 
-ProductChoice::ProductChoice(const at::Tensor& choice, Product product, const char* op) {
-  check(choice.defined() && choice.device().is_cpu() && choice.scalar_type() == at::kDouble &&
-            choice.is_contiguous() && choice.numel() == kChoiceSize,
-        op, "the buffer choice as a contiguous float64 CPU tensor of 17 elements", "a tensor of ",
-        choice.numel(), " elements of type ", choice.scalar_type());
-  static_assert(kChoiceSize == 17);
+ProductChoice::ProductChoice(const at::Tensor& choice, Product product, const char* op,
+                             const char* name) {
+  check_state(choice, kChoiceSize, op, name);
   double* const values = choice.mutable_data_ptr<double>();
-  check(is_one_of(values[kChoiceTiming], 2), op, "in choice timing to be 0 or 1",
-        values[kChoiceTiming]);
+  for (const ChoiceField field : {kChoiceAlways, kChoiceTiming})
+    if (!is_one_of(values[field], 2))
+      throw_invalid(op,
+                    std::string("in ") + name + (field == kChoiceAlways ? " always" : " timing") +
+                        " to be 0 or 1",
+                    values[field]);
+  always_ = values + kChoiceAlways;
   timing_ = values + kChoiceTiming;
   fields_ = values + kChoiceProducts +
             static_cast<std::int64_t>(product) * static_cast<std::int64_t>(kChoiceProductFields);
-  check_fields(fields_, op);
+  check_fields(fields_, op, name);
 }
 
 void ProductChoice::decide(const ProductCost& cost, ChosenBy by) {

@@ -26,10 +26,11 @@ enum class Way : std::int64_t { kDense, kSparse, kBoth };
 
 // The order is the layout of the tensor; no one else knows it.
 enum ChoiceField : std::int64_t {
-  kChoiceTiming,       // 1: backward passes time both ways
-  kChoiceProducts,     // then for each product:
-  kChoiceSetting = 0,  // SparseWay
-  kChoiceBy,           // ChosenBy, of the break-even: nobody, model or timing
+  kChoiceAlways,    // what the user wants, 1: sparse even where dense is faster. The rest is state:
+  kChoiceTiming,    // 1: backward passes time both ways
+  kChoiceProducts,  // then for each product:
+  kChoicePinned = 0,  // 1 + SparseWay that was set by hand; 0: none was, and `always` says
+  kChoiceBy,          // ChosenBy, of the break-even: nobody, model or timing
   kChoiceBreakEven,
   kChoiceLast,      // 1: the last backward pass, timed ones apart, was sparse
   kChoiceTrials,    // of the timing; then its best seconds:
@@ -42,12 +43,17 @@ enum ChoiceField : std::int64_t {
 
 class ProductChoice {
  public:
-  // Throws InvalidArgument, in the name of `op`, for a tensor of another type, size or layout, and
-  // for values that no one wrote.
-  ProductChoice(const at::Tensor& choice, Product product, const char* op);
+  // Throws InvalidArgument, in the name of `op`, for a tensor, which the error calls `name`, of
+  // another type, size, device or layout, and for values that no one wrote.
+  ProductChoice(const at::Tensor& choice, Product product, const char* op,
+                const char* name = "choice");
 
-  SparseWay setting() const { return static_cast<SparseWay>(field(kChoiceSetting)); }
-  void set(SparseWay way) { fields_[kChoiceSetting] = static_cast<double>(way); }
+  // The way that is pinned, or else that of the user's setting.
+  SparseWay setting() const {
+    if (field(kChoicePinned) > 0) return static_cast<SparseWay>(field(kChoicePinned) - 1);
+    return *always_ != 0 ? SparseWay::kSparse : SparseWay::kAuto;
+  }
+  void pin(SparseWay way) { fields_[kChoicePinned] = static_cast<double>(way) + 1; }
 
   // Whether a break-even is wanted before way() can be asked.
   bool is_open() const {
@@ -82,7 +88,7 @@ class ProductChoice {
   }
   void decide(const ProductCost& cost, ChosenBy by);
 
-  const double* timing_;
+  const double *always_, *timing_;
   double* fields_;
 };
 

@@ -1,5 +1,7 @@
 """One rank of the distributed tests of compressed models."""
 
+import copy
+
 import torch
 import torch.nn.functional as F
 from ranks import join_group, leave_group
@@ -45,6 +47,30 @@ def train(rank, world, port, results, gradients):
         },
         f"{results}/{rank}.pt",
     )
+    leave_group()
+
+
+def draw_late(rank, world, port, results):
+    """What gates make of one gradient that were made before there were ranks: one that takes the
+    rank, one whose stream is set, and a sparse layer; each twice from the same state."""
+    torch.set_num_threads(1)
+    by_rank, set_alike, sparse = (nn.Linear(64, 64) for _ in range(3))
+    sg.compress(by_rank, sg.Prune(0.8), min_elements=1, seed=5)
+    sg.compress(set_alike, sg.Prune(0.8), min_elements=1, seed=5, stream=7)
+    prune = sg.Prune(weight=0.8, input=0.8, sparse_backward="always")
+    sg.compress(sparse, prune, min_elements=1, seed=5)
+    join_group(rank, world, port)
+    generator = torch.Generator().manual_seed(1)
+    weight, x, g = (torch.randn(64, 64, generator=generator) for _ in range(3))
+    draws = {}
+    for name, layer in {"by rank": by_rank, "set": set_alike, "sparse": sparse}.items():
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+        for again in ("", " again"):
+            twin = copy.deepcopy(layer)
+            twin(x).backward(g)
+            draws[name + again] = twin.weight.grad
+    torch.save(draws, f"{results}/{rank}.pt")
     leave_group()
 
 

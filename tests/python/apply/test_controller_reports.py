@@ -4,7 +4,9 @@ import io
 import json
 
 import pytest
+import torch
 from controller_samples import two_layers
+from torch import nn
 
 import slimgrad as sg
 
@@ -71,3 +73,19 @@ def test_tensorboard(tmp_path):
             series = events.Scalars(f"slimgrad/{key}/{layer}")
             assert [event.step for event in series] == [1, 2]
             assert series[-1].value == pytest.approx(controller.report()[layer][key], rel=1e-5)
+
+
+def test_a_layer_that_is_not_called_is_named():
+    class Borrowing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.called, self.borrowed = nn.Linear(64, 64), nn.Linear(64, 64)
+
+        def forward(self, x):
+            return nn.functional.linear(self.called(x), self.borrowed.weight)
+
+    model = Borrowing()
+    controller = sg.compress(model, "fp6", min_elements=1)
+    for _ in range(2):
+        model(torch.randn(64, 64)).sum().backward()
+    assert any("come through borrowed: frozen" in sentence for sentence in controller.warnings())

@@ -193,6 +193,15 @@ def test_distributed(tmp_path):
         assert rank["report"]["0"]["calls"] == 31
 
 
+def test_ranks_that_come_after_compress(tmp_path):
+    """Trainers convert first and join their group later. Ranks differ, and each is reproducible."""
+    run_ranks(distributed_worker.draw_late, (str(tmp_path),))
+    a, b = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    for name in ("by rank", "sparse", "set"):
+        assert torch.equal(a[name], a[f"{name} again"]) and torch.equal(b[name], b[f"{name} again"])
+        assert torch.equal(a[name], b[name]) == (name == "set")
+
+
 def test_distributed_with_a_sparse_backward_pass(tmp_path):
     run_ranks(distributed_worker.train_sparse, (str(tmp_path),))
     a, b = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2))

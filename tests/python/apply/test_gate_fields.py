@@ -30,8 +30,9 @@ def test_options_are_found_by_their_names():
     assert {name: fields[name] for name in options} == options
     assert (fields["seed_low"], fields["seed_high"]) == (9, 5)
     assert fields["target"] == options["sparsity"] and fields["prune"] != before["prune"]
+    assert fields["asked_scale"] == options["fixed_scale"]
     # Nothing else was touched.
-    asked = {*options, "seed_low", "seed_high", "target", "prune"}
+    asked = {*options, "seed_low", "seed_high", "target", "asked_scale", "prune"}
     assert {n: fields[n] for n in fields if n not in asked} == {
         n: before[n] for n in before if n not in asked
     }
@@ -47,6 +48,8 @@ def test_options_are_found_by_their_names():
         ("scale_method", ["max", "predicted", "error"]),
         ("rounding", ["nearest", "stochastic"]),
         ("underflow", ["zero", "stochastic"]),
+        ("allocation", ["uniform", "min_cosine", "mean_cosine", "mean_error", "total_error"]),
+        ("dynamic_scale", [False, True]),
     ],
 )
 def test_a_choice_changes_its_field_alone(option, values):

@@ -44,6 +44,7 @@ BUFFERS = {
     "short": lambda t: t[:-1].clone(),
     "float32": lambda t: t.float(),
     "gaps": lambda t: torch.stack([t, t], 1)[:, 0],
+    "meta": lambda t: t.to("meta"),  # for any other device
 }
 
 
@@ -57,10 +58,10 @@ def test_bad_buffers(which, spoil):
     else:
         stats = spoil(stats)
     for op in (ops.compress_gradient, ops.compress_gradient_):
-        with pytest.raises(ValueError, match=f"the buffer {which} as a contiguous float64"):
+        with pytest.raises(ValueError, match=f"expected {which} as a contiguous float64"):
             op(grad.clone(), plan, stats, 0)
     x = torch.zeros(100, 100, requires_grad=True)
-    with pytest.raises(ValueError, match=f"the buffer {which} as a contiguous float64"):
+    with pytest.raises(ValueError, match=f"expected {which} as a contiguous float64"):
         (ops.gradient_gate(x, plan, stats, 0) * grad).sum().backward()
 
 
@@ -116,6 +117,11 @@ NAN = float("nan")
         {"UNDERFLOW": -1},
         {"SAMPLE_SIZE": 0},
         {"SAMPLE_SIZE": NAN},
+        {"DUE": 0.5},
+        {"ALLOCATION": 6},
+        {"DYNAMIC_SCALE": 2},
+        {"TARGET": 1},
+        {"ASKED_SCALE": -1},
         {"CALLS": NAN},
         {"CALLS": -1},
         {"SEED_LOW": -1},

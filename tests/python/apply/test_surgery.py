@@ -204,6 +204,22 @@ def test_functional_call(gradients):
 
 
 @each_kind
+@pytest.mark.parametrize("transform", ["grad", "vmap"])
+def test_transforms_are_refused(gradients, transform):
+    """vmap would leave the gates out in silence."""
+    layer = nn.Linear(8, 8)
+    sg.compress(layer, gradients, min_elements=1)
+    function = {
+        "grad": torch.func.grad(lambda x: layer(x).sum()),
+        "vmap": torch.func.vmap(layer),
+    }[transform]
+    with pytest.raises(RuntimeError, match=r"got a transform of torch\.func"):
+        function(torch.randn(4, 8))
+    with torch.no_grad():
+        assert torch.func.vmap(layer)(torch.randn(4, 8)).shape == (4, 8)
+
+
+@each_kind
 @pytest.mark.parametrize("how", ["jit.trace", "export"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_trace_is_of_the_plain_model(gradients, how):

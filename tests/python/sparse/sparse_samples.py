@@ -83,5 +83,5 @@ def assert_close(got, want, rounding=2e-6):
 
 def set_break_even(layer, product, sparsity):
     """As if the model had found it."""
-    row = layer.slimgrad_sparse.choice[1:].view(2, -1)[("weight", "input").index(product)]
+    row = layer.slimgrad_sparse.choice[2:].view(2, -1)[("weight", "input").index(product)]
     row[1], row[2] = 1, sparsity  # ChoiceField in src/torch/sparse/product_choice.h

@@ -180,14 +180,15 @@ def test_small_gradients_are_dense():
 @pytest.mark.parametrize(
     ("index", "value", "message"),
     [
-        (0, 2, "in choice timing to be 0 or 1, got 2"),
-        (1, 7, "in choice a way of 0, 1 or 2, got 7"),
-        (2, 3, "in choice a decision by 0, 1 or 2, got 3"),
-        (3, -0.1, "in choice a break-even sparsity from 0 to 1, got -0.1"),
-        (3, float("nan"), "in choice a break-even sparsity from 0 to 1, got nan"),
-        (4, 0.5, "in choice a last way of 0 or 1, got 0.5"),
-        (5, 1e300, "in choice a number of trials, got"),
-        (6, float("inf"), "in choice seconds, got inf"),
+        (0, 2, "in choice always to be 0 or 1, got 2"),
+        (1, 2, "in choice timing to be 0 or 1, got 2"),
+        (2, 7, "in choice a way of 0 to 3, got 7"),
+        (3, 3, "in choice a decision by 0, 1 or 2, got 3"),
+        (4, -0.1, "in choice a break-even sparsity from 0 to 1, got -0.1"),
+        (4, float("nan"), "in choice a break-even sparsity from 0 to 1, got nan"),
+        (5, 0.5, "in choice a last way of 0 or 1, got 0.5"),
+        (6, 1e300, "in choice a number of trials, got"),
+        (7, float("inf"), "in choice seconds, got inf"),
     ],
 )
 def test_a_spoiled_choice(index, value, message):
@@ -202,7 +203,10 @@ def test_a_spoiled_choice(index, value, message):
 def test_a_choice_of_another_size():
     _, ours, x, grad = linear()
     ours.slimgrad_sparse.choice = torch.zeros(11, dtype=torch.float64)
-    with pytest.raises(ValueError, match="float64 CPU tensor of 17 elements, got a tensor of 11"):
+    with pytest.raises(
+        ValueError,
+        match="choice as a contiguous float64 CPU tensor of 18 elements, got a tensor of 11",
+    ):
         backward(ours, x, grad)
 
 
@@ -214,3 +218,83 @@ def test_opcheck():
         (ops.time_sparse_ways_.default, (True,)),
     ]:
         torch.library.opcheck(op, (choice, *arguments))
+
+
+OPS = torch.ops.slimgrad
+
+
+def saved_choice(always=False):
+    """Of a layer with one way by hand, and one that the model has chosen."""
+    _, ours, x, grad = linear()
+    choice = OPS.new_sparse_choice(always)
+    ours.slimgrad_sparse.choice = choice
+    OPS.set_sparse_ways_(choice, "dense", "")
+    backward(ours, x, grad)
+    return choice
+
+
+def test_a_saved_choice_goes_on():
+    saved = saved_choice()
+    choice = OPS.new_sparse_choice(False)
+    assert OPS.load_sparse_choice_(choice, saved) == []
+    assert torch.equal(choice, saved)
+    assert OPS.sparse_report(choice, "weight")[:2] == ("dense", "user")
+    assert OPS.sparse_report(choice, "input")[1] == "model"
+
+
+def test_always_stays_as_it_was_set():
+    always, choice = OPS.new_sparse_choice(True), OPS.new_sparse_choice(False)
+    said = OPS.load_sparse_choice_(choice, saved_choice(always=True))
+    assert said == ["sparse_backward True, the state has 'always'"]
+    said = OPS.load_sparse_choice_(always, saved_choice())
+    assert said == ["sparse_backward 'always', the state has True"]
+    # What was set by hand is state; what was not follows the setting.
+    for here, way in [(choice, "auto"), (always, "sparse")]:
+        assert OPS.sparse_report(here, "weight")[0] == "dense"
+        assert OPS.sparse_report(here, "input")[0] == way
+
+
+def test_by_hand_comes_before_always():
+    choice = OPS.new_sparse_choice(True)
+    OPS.set_sparse_ways_(choice, "auto", "")
+    assert OPS.sparse_report(choice, "weight")[0] == "auto"
+    assert OPS.sparse_report(choice, "input")[0] == "sparse"
+
+
+def test_timing_is_no_part_of_a_saved_choice():
+    saved, choice = saved_choice(), OPS.new_sparse_choice(False)
+    OPS.time_sparse_ways_(saved, True)
+    OPS.load_sparse_choice_(choice, saved)
+    assert torch.equal(choice[2:], saved[2:]) and choice[1] == 0 and saved[1] == 1
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda t: t[:-1],
+        lambda t: t.float(),
+        lambda t: t.to("meta"),
+        lambda t: t.index_fill(0, torch.tensor([0]), 7),
+        lambda t: t.index_fill(0, torch.tensor([17]), float("nan")),
+    ],
+    ids=["short", "float32", "meta", "always", "seconds"],
+)
+def test_a_damaged_choice_changes_nothing(spoil):
+    choice = OPS.new_sparse_choice(True)
+    before = choice.clone()
+    with pytest.raises(ValueError, match=r"\[load_sparse_choice_\] expected .*saved .*, got "):
+        OPS.load_sparse_choice_(choice, spoil(saved_choice()))
+    assert torch.equal(choice, before)
+
+
+@pytest.mark.parametrize("which", ["weight_plan", "weight_stats", "input_plan", "choice"])
+def test_a_state_elsewhere(which):
+    _, ours, x, grad = linear()
+    layer = ours.slimgrad_sparse
+    names = ("weight_plan", "weight_stats", "input_plan", "input_stats", "choice")
+    plan, stats = OPS.new_gate_plan(prune="stochastic", sparsity=0.5), OPS.new_gate_stats()
+    state = dict(zip(names, [plan, stats, plan.clone(), stats.clone(), layer.choice], strict=True))
+    state[which] = state[which].to("meta")
+    arguments = grad, x, ours.weight.detach(), [True, True, True], *state.values(), 0
+    with pytest.raises(ValueError, match=f"expected {which} as a contiguous float64 CPU"):
+        OPS.sparse_linear_backward(*arguments)

@@ -43,6 +43,7 @@ TEST(GatePlan, IsTheSameByStructAndByNames) {
   pruned.settings.method = ThresholdMethod::kLognormal;
   pruned.schedule = {{0, 0.5}, {100, 0.9}};
   pruned.seed = input_product_seed(7);
+  pruned.allocation = AllocationObjective::kMeanError;
   EXPECT_TRUE(at::equal(new_gate_plan(pruned),
                         plan_by_names({{"prune", "stochastic"},
                                        {"sparsity", 0.5},
@@ -50,6 +51,7 @@ TEST(GatePlan, IsTheSameByStructAndByNames) {
                                        {"schedule_calls", std::vector<std::int64_t>{0, 100}},
                                        {"schedule_sparsities", std::vector<double>{0.5, 0.9}},
                                        {"of_input_product", true},
+                                       {"allocation", "mean_error"},
                                        {"seed", 7}})));
 
   // A fixed format has its own number of bits; the loss scale is fixed, too.
@@ -59,11 +61,13 @@ TEST(GatePlan, IsTheSameByStructAndByNames) {
   quantized.settings.rounding = Rounding::kNearest;
   quantized.settings.underflow = Underflow::kZero;
   quantized.settings.fixed_scale = 0x1p-10;
+  quantized.dynamic_scale = true;
   EXPECT_TRUE(at::equal(new_gate_plan(quantized), plan_by_names({{"exponent_bits", 3},
                                                                  {"mantissa_bits", 2},
                                                                  {"rounding", "nearest"},
                                                                  {"underflow", "zero"},
-                                                                 {"fixed_scale", 0x1p-10}})));
+                                                                 {"fixed_scale", 0x1p-10},
+                                                                 {"dynamic_scale", true}})));
 
   GateOptions measured;
   measured.settings.bits = 4;
@@ -131,6 +135,9 @@ std::map<std::string, Change> all_changes() {
       {"rounding", of_settings(&Settings::rounding, Rounding::kNearest)},
       {"underflow", of_settings(&Settings::underflow, Underflow::kZero)},
       {"target", of_gate(&GateState::target, 0.7)},
+      {"asked_scale", of_gate(&GateState::asked_scale, 2.0)},
+      {"allocation", of_options(&Options::allocation, AllocationObjective::kMinCosine)},
+      {"dynamic_scale", of_options(&Options::dynamic_scale, true)},
       {"seed_low", of_options(&Options::seed, 1)},
       {"seed_high", of_options(&Options::seed, std::uint64_t{1} << 32)},
       {"calls", of_gate(&GateState::calls, 1)},
