@@ -160,9 +160,12 @@ class Controller:
             self.prune = replace(self.prune, sparsity=None, **products)
         else:
             self.prune = replace(self.prune, sparsity=sparsity)
+        before = list(self.gates)
         for layer in self.layers.values():
             layer.set_sparsity(sparsity, product)
-        self._look_between_steps()
+        # What is between steps knows gates, not sparsities; a new one is compiled again each time.
+        if list(self.gates) != before:
+            self._look_between_steps()
 
     def set_way(self, way: str, layers: Selector = None, product: str | None = None) -> None:
         """How products of layers with a sparse backward pass are done from now on: "sparse",
