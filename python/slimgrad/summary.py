@@ -37,13 +37,13 @@ def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def _listed(names: list[str], width: int) -> list[str]:
-    """Names in indented lines. One that is too long for a line is broken behind a dot."""
+    """Names in indented lines. One that is too long for a line is broken behind a dot or comma."""
     room = width - len(INDENT)
     lines = [""]
     for number, name in enumerate(names):
         rest = name if number == len(names) - 1 else f"{name},"
         while len(rest) > room:
-            end = rest.rfind(".", 0, room) + 1 or room
+            end = max(rest.rfind(mark, 0, room) for mark in ".,") + 1 or room
             lines.append(rest[:end])
             rest = rest[end:]
         if lines[-1].endswith(",") and len(lines[-1]) + 1 + len(rest) <= room:

@@ -62,7 +62,10 @@ def parts(text):
     rows, blocks = [], []
     for line in lines:
         if line.startswith("    "):
-            blocks[-1][1] += line.strip() + ("" if line.endswith(".") else " ")
+            blocks[-1][1] += line.strip()
+            names = blocks[-1][1]
+            is_broken = names.endswith(".") or names.count("{") > names.count("}")
+            blocks[-1][1] += "" if is_broken else " "
         elif line.startswith("  "):
             blocks[-1][0] += f" {line.strip()}"
         elif re.match(r"(\d+ layers?|activations|warning|no backward)\b", line):
