@@ -52,8 +52,7 @@ class GradientGate(StateHolder):
         self.stats = ops.new_gate_stats()
         self.stream = stream
         self.between_steps: BetweenSteps | None = None
-        self.place = 0  # among the gates that are looked at together
-        self.leads = False  # whether it is the one whose graph looks at all
+        self.leads = False  # whether a graph of torch.compile that it is in looks at all gates
 
     def enter(self) -> None:
         """Called in every forward pass of the layer, whether there will be a gradient or not."""
@@ -63,8 +62,7 @@ class GradientGate(StateHolder):
     @torch.compiler.assume_constant_result
     def stand_for_leader(self) -> bool:
         """Called while torch.compile traces, not by its graphs, which guard on ``leads``."""
-        if self.between_steps.leader is None:
-            self.between_steps.leader, self.leads = self, True
+        self.leads = self.leads or self.between_steps.needs_leader()
         return self.leads
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

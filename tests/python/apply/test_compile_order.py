@@ -140,3 +140,86 @@ def test_a_loaded_state_is_seen_by_the_graph():
     assert equal_states(*models)
     for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(p.grad, q.grad)
+
+
+class Turns(nn.Module):
+    """Layers that take turns, behind one that is used only at first."""
+
+    def __init__(self):
+        super().__init__()
+        self.extra, self.a, self.b = (nn.Linear(32, 32) for _ in range(3))
+        self.end = nn.Linear(32, 32)
+
+    def forward(self, x, extra=False, turn="a"):
+        x = self.extra(x) if extra else x
+        return self.end(torch.relu(self.a(x) if turn == "a" else self.b(x)) ** 3)
+
+
+def turn(forward, number):
+    x = torch.randn(64, 32, generator=torch.Generator().manual_seed(number)).requires_grad_()
+    forward(x, extra=number == 0, turn="ab"[number % 2]).square().sum().backward()
+
+
+TURNING = {
+    "allocated": sg.Prune(0.8, allocation="min_cosine"),
+    "dynamic": sg.Quantize(6, scale=sg.LossScale(2.0**9, dynamic=True, growth_interval=2)),
+}
+each_turning = pytest.mark.parametrize("gradients", TURNING.values(), ids=TURNING)
+
+
+def turning(gradients, seed=1):
+    torch.manual_seed(0)
+    model = Turns()
+    return model, sg.compress(model, gradients, min_elements=1, seed=seed)
+
+
+@each_turning
+def test_layers_that_take_turns(gradients):
+    """Whichever graph runs first in a pass looks at all layers."""
+    plans = []
+    for forward in (lambda m: m, compiled):
+        model, controller = turning(gradients)
+        run = forward(model)
+        for number in range(8):
+            turn(run, number)
+        plans.append([gate.fields() for gate in controller.gates.values()])
+    for eager, graph in zip(*plans, strict=True):
+        for name in ("sparsity", "fixed_scale", "calls"):
+            assert graph[name] == pytest.approx(eager[name], rel=1e-3)
+    assert len({plan[name] for plan in plans[0] for name in ("sparsity", "fixed_scale")}) > 2
+
+
+@each_turning
+@pytest.mark.parametrize("at", range(1, 6))
+def test_layers_that_take_turns_resume(gradients, at):
+    """When all layers are looked at follows from the state."""
+    straight, _ = turning(gradients)
+    for number in range(6):
+        turn(straight, number)
+    first, saved = turning(gradients)
+    for number in range(at):
+        turn(first, number)
+    second, controller = turning(gradients, seed=7)
+    controller.load_state_dict(saved.state_dict())
+    for p, q in zip(first.parameters(), second.parameters(), strict=True):
+        q.grad = None if p.grad is None else p.grad.clone()
+    for number in range(at, 6):
+        turn(second, number)
+    assert equal_states(straight, second)
+    for p, q in zip(straight.parameters(), second.parameters(), strict=True):
+        assert torch.equal(p.grad, q.grad)
+
+
+def test_a_compiled_run_without_its_state_is_warned_once():
+    model = Net()
+    controller = sg.compress(model, sg.Prune(0.8), warmup=2, min_elements=1)
+    forward = compiled(model)
+    step(forward)
+    state = controller.state_dict()
+    model.load_state_dict(Net().state_dict())
+    with pytest.warns(sg.StateWarning, match="weights were loaded") as caught:
+        step(forward)
+        step(forward)
+    assert len(caught) == 1
+    controller.load_state_dict(state)
+    step(forward)
