@@ -43,7 +43,7 @@ class BetweenSteps:
         if torch.compiler.is_compiling():
             if self.loaded is not None and self.loaded.without_state:
                 self.loaded.warn_while_tracing()
-            if self.is_needed:
+            if self.is_needed and (torch.is_grad_enabled() or gate.training):
                 gate.stand_for_leader()
                 if gate.leads:
                     self.look()
@@ -64,7 +64,8 @@ class BetweenSteps:
 
         A graph cannot ask, so that one of those that make up a pass must always look, and only one:
         a plan that another one has kept for backward must not change behind it. The first that is
-        traced is the first that runs.
+        traced is nearly always the first that runs; where it is not, torch refuses the backward
+        pass.
         """
         return not any(gate.leads for gate in self.gates) or any(
             ops.gate_has_news(gate.plan) for gate in self.gates

@@ -22,7 +22,7 @@ from .nn.layers import WAYS, SparseState
 from .nn.tuning import timed_ways
 from .resumption import MISSING, WeightsLoaded
 from .selection import Selector, names_in, selects
-from .state import Holders, holders_in, load_into, state_of
+from .state import Holders, holders_in, load_into, name_of_layer, state_of
 from .summary import summary_lines
 
 
@@ -236,7 +236,7 @@ class Controller:
 
     def _holders(self) -> Holders:
         return {
-            ".".join(filter(None, (name, part))): holder
+            name_of_layer(".".join(filter(None, (name, part)))): holder
             for name, layer in self.layers.items()
             if layer.is_attached()
             for part, holder in holders_in(layer.module).items()
@@ -295,7 +295,7 @@ class Controller:
         self._replaced.clear()
         if gone:
             warnings.warn(
-                f"[remove] no longer as compress() left them, and not restored: {', '.join(gone)}",
+                f"[remove] replaced since, or no longer in the model: {', '.join(gone)}",
                 stacklevel=2,
             )
         return gone

@@ -35,6 +35,22 @@ class StateHolder(nn.Module):
         )
 
 
+class _GateInGraph(torch.autograd.Function):
+    """ops.gradient_gate for graphs of torch.compile, in which backward may write a plan that
+    another forward pass has kept: two passes before one backward, as siamese networks have them.
+    What is saved as an attribute has no version to compare. Not for graphs that look at all plans,
+    whose own new ones would be kept: there torch refuses the second pass."""
+
+    @staticmethod
+    def forward(ctx, x, plan, stats, stream):
+        ctx.plan, ctx.stats, ctx.stream = plan, stats, stream
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ops.compress_gradient(grad, ctx.plan, ctx.stats, ctx.stream), None, None, None
+
+
 class GradientGate(StateHolder):
     """The identity whose backward compresses the gradient. Its tensors hold all its state; the
     library alone knows their layout.
@@ -74,7 +90,18 @@ class GradientGate(StateHolder):
         refuse_transforms()
         if not x.requires_grad:
             return x
-        return ops.gradient_gate(x, self.plan, self.stats, current_stream(self.stream))
+        if hasattr(x, "to_local"):  # A DTensor: of tensor parallelism each rank has its part.
+            local = self._gate(x.to_local())
+            shape = {"shape": x.size(), "stride": x.stride(), "run_check": False}
+            return type(x).from_local(local, x.device_mesh, x.placements, **shape)
+        return self._gate(x)
+
+    def _gate(self, x: torch.Tensor) -> torch.Tensor:
+        stream = current_stream(self.stream)
+        looks = self.between_steps is not None and self.between_steps.is_needed
+        if torch.compiler.is_compiling() and not looks:
+            return _GateInGraph.apply(x, self.plan, self.stats, stream)
+        return ops.gradient_gate(x, self.plan, self.stats, stream)
 
     def tensors_by_name(self) -> dict[str, torch.Tensor]:
         return {"plan": self.plan, "stats": self.stats}

@@ -22,7 +22,7 @@ from .nn.layers import SPARSE
 
 VERSION = 1
 _VERSION_KEY = "version"
-_SETTING = "setting."  # in front of what all layers were told together, which no plan holds
+_SETTING = "setting:"  # in front of what all layers were told together, which no plan holds
 
 
 class StateWarning(UserWarning):
@@ -36,12 +36,16 @@ State = dict[str, torch.Tensor]
 def holders_in(module: nn.Module) -> Holders:
     """What holds state inside a module. The names are those of the layers: neither our submodules
     nor wrappers of torch are in them."""
-    unnamed = (GATE, SPARSE, "_orig_mod")
     return {
-        ".".join(part for part in name.split(".") if part not in unnamed): child
+        name_of_layer(name): child
         for name, child in inner_model(module).named_modules()
         if isinstance(child, StateHolder) and child.tensors_by_name()
     }
+
+
+def name_of_layer(name: str) -> str:
+    """Without the parts that are ours, or torch.compile's."""
+    return ".".join(part for part in name.split(".") if part not in (GATE, SPARSE, "_orig_mod"))
 
 
 def state_of(holders: Holders, settings: Mapping[str, float] | None = None) -> State:
@@ -51,10 +55,10 @@ def state_of(holders: Holders, settings: Mapping[str, float] | None = None) -> S
         for key, tensor in holder.tensors_by_name().items()
     }
     told = {
-        _SETTING + name: torch.tensor([value], dtype=torch.float64)
+        _SETTING + name: torch.tensor([value], dtype=torch.float64, device="cpu")
         for name, value in (settings or {}).items()
     }
-    return state | told | {_VERSION_KEY: torch.tensor([VERSION])}
+    return state | told | {_VERSION_KEY: torch.tensor([VERSION], device="cpu")}
 
 
 def state_dict(module: nn.Module) -> State:
@@ -131,7 +135,10 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:g}"
+    if value is None:
+        return "none"
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def _check_version(state: Mapping[str, torch.Tensor]) -> None:

@@ -330,3 +330,29 @@ def test_state_stays_on_the_cpu_in_float64():
     after = controller.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
     assert list(controller.report()) == GATED and batch(0)[0].dtype == torch.float32
+
+
+def test_names_of_layers_that_look_like_ours(no_warnings):
+    def new(seed):
+        layers = {"setting": nn.Linear(32, 32), "version": nn.Linear(32, 32)}
+        model = nn.ModuleDict(layers)
+        prune = sg.Prune(0.5, allocation="min_cosine")
+        return model, sg.compress(model, prune, min_elements=1, seed=seed)
+
+    (model, controller), (again, other) = new(1), new(2)
+    for layer in model.values():
+        layer(torch.randn(64, 32)).square().sum().backward()
+    other.load_state_dict(controller.state_dict())
+    for name, tensor in sg.state_dict(again).items():
+        assert torch.equal(tensor, sg.state_dict(model)[name])
+
+
+def test_blocks_compiled_before_have_the_same_names(no_warnings):
+    def new(compiled):
+        torch.manual_seed(0)
+        blocks = [nn.Sequential(nn.Linear(32, 32)) for _ in range(2)]
+        blocks = [torch.compile(b, backend="eager") for b in blocks] if compiled else blocks
+        return sg.compress(nn.Sequential(*blocks), "fp6")
+
+    assert new(True).state_dict().keys() == new(False).state_dict().keys()
+    new(True).load_state_dict(new(False).state_dict())
