@@ -3,6 +3,7 @@ a resumed run has its state."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 import torch
@@ -11,6 +12,9 @@ from ._library import ops
 from .gate import GradientGate
 from .gradients import LossScale, Prune
 from .resumption import WeightsLoaded
+
+# The groups that a graph which is being traced looks at already.
+_led: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class BetweenSteps:
@@ -59,17 +63,26 @@ class BetweenSteps:
         if self.is_needed and ops.gate_has_news(gate.plan):
             self.look()
 
-    def needs_leader(self) -> bool:
-        """Whether no graph looks, or none that has run since the last backward pass.
+    def elects(self, gate: GradientGate) -> bool:
+        """Whether a graph that is being traced, and has come to ``gate``, looks at all gates there.
 
-        A graph cannot ask, so that one of those that make up a pass must always look, and only one:
-        a plan that another one has kept for backward must not change behind it. The first that is
-        traced is nearly always the first that runs; where it is not, torch refuses the backward
-        pass.
+        A graph cannot ask for news, so that one of those that make up a pass must always look, and
+        only one, and that once: a plan that another one has kept for backward must not change
+        behind it. So a gate leads if none does, or if those that do have not run since the last
+        backward pass. The first graph that is traced is nearly always the first that runs; where
+        it is not, torch refuses the backward pass.
         """
-        return not any(gate.leads for gate in self.gates) or any(
-            ops.gate_has_news(gate.plan) for gate in self.gates
+        groups = _led.setdefault(torch._guards.TracingContext.get(), set())
+        leads = gate.leads or (
+            id(self) not in groups
+            and (
+                not any(other.leads for other in self.gates)
+                or any(ops.gate_has_news(other.plan) for other in self.gates)
+            )
         )
+        if leads:
+            groups.add(id(self))
+        return leads
 
     def look(self) -> None:
         # .data: a graph may have kept a plan for backward, and a layer outside of it look again.

@@ -176,8 +176,8 @@ def compress(
 
     Compress a finished model: layers that are copied afterwards draw what the original draws and
     are in no report. Code that asks for ``type(module) is nn.Linear`` does not find converted
-    layers (isinstance does): initialise before, and call remove() before quantizing or fusing a model.
-    Whoever compiles a model and runs it before its process group exists sets ``stream``.
+    layers (isinstance does): initialise before, and call remove() before quantizing or fusing a
+    model. Whoever compiles a model and runs it before its process group exists sets ``stream``.
 
     A model that is refused, or in which anything fails, is left as it was. The model's own
     state_dict() stays that of the plain model: controller.state_dict() is the rest.

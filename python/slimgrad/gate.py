@@ -78,7 +78,7 @@ class GradientGate(StateHolder):
     @torch.compiler.assume_constant_result
     def stand_for_leader(self) -> bool:
         """Called while torch.compile traces, not by its graphs, which guard on ``leads``."""
-        self.leads = self.leads or self.between_steps.needs_leader()
+        self.leads = self.between_steps.elects(self)
         return self.leads
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
