@@ -12,13 +12,15 @@ namespace slimgrad::trainer {
 
 class ProgressLine {
  public:
-  explicit ProgressLine(int num_runs);
+  // `samples`: what they are called.
+  ProgressLine(int num_runs, std::string samples);
 
   void begin_run(std::string name);  // the next one
   void show(const Progress& progress);
 
  private:
   int num_runs_, run_ = 0;
+  std::string samples_;
   std::string name_;
   bool terminal_;
   std::chrono::steady_clock::time_point last_shown_{};
