@@ -1,5 +1,8 @@
 """The `slimgrad-train` program, run as users run it, at a size that takes seconds."""
 
+from functools import cache
+from tempfile import TemporaryDirectory
+
 import pytest
 from trainer_runs import lines_of, run, write_cifar10, write_idx
 
@@ -130,13 +133,16 @@ def test_input_sizes_follow_the_data(model, tmp_path):
     assert (lines.one("config")["data"], lines.one("config")["augment"]) == ("idx", False)
 
 
-@pytest.mark.parametrize("model", ["cnn", "resnet20", "vgg11", "densenet"])
-def test_trains_without_normalisation(model, tmp_path):
-    args = [*TINIEST, "--model", model, "--gradients", "none"]
-    with_norm, _ = lines_of(tmp_path / "out", *args)
-    without, _ = lines_of(tmp_path / "out", *args, "--norm", "none")
-    assert without.one("config")["norm"] == "none"
-    assert without.one("config")["parameters"] < with_norm.one("config")["parameters"]
+# Each channel has a bias instead of a scale and a shift.
+@pytest.mark.parametrize(
+    "model, parameters",
+    [("cnn", 207354), ("resnet20", 269034), ("vgg11", 9225610), ("densenet", 172246)],
+)
+def test_trains_without_normalisation(model, parameters, tmp_path):
+    args = [*TINIEST, "--model", model, "--gradients", "none", "--norm", "none"]
+    lines, _ = lines_of(tmp_path / "out", *args)
+    assert lines.one("config")["norm"] == "none"
+    assert lines.one("config")["parameters"] == parameters
 
 
 def test_activations_keep_what_they_are_told_to(tmp_path):
@@ -161,7 +167,7 @@ ALWAYS = ["--sparse-way", "always"]
 @pytest.mark.parametrize(
     "usual, options",
     [
-        (["fp8"], ["--split", "normal"]),
+        (["fp6"], ["--split", "normal"]),
         (["1-3-0"], ["--scale", "error"]),
         (["1-3-0", "--refresh", "epoch"], ["--scale", "predicted"]),
         (["1-3-0"], ["--scale", "static:2^13"]),
@@ -182,16 +188,19 @@ ALWAYS = ["--sparse-way", "always"]
     ],
 )
 def test_every_option_makes_a_difference(usual, options, tmp_path):
+    other = [*usual, *options]
+    if options[0] in usual:  # given twice, it is refused
+        at = usual.index(options[0])
+        other = [*usual[:at], *options, *usual[at + 2 :]]
+    assert weights_after(*other) != weights_after(*usual)
+
+
+@cache
+def weights_after(*gradients):
     size = ["--images", "24", "--test-images", "4", "--batch", "4", "--epochs", "2"]
-    size += ["--min-accuracy", "0", "--threads", "1", "--gradients", *usual]
-    if options[0] in size:  # given twice, it is refused
-        at = size.index(options[0])
-        other = [*size[:at], *options, *size[at + 2 :]]
-    else:
-        other = [*size, *options]
-    before, _ = lines_of(tmp_path / "out", *size)
-    after, _ = lines_of(tmp_path / "out", *other)
-    assert after.one("end")["weights"] != before.one("end")["weights"]
+    size += ["--min-accuracy", "0", "--threads", "1"]
+    with TemporaryDirectory() as folder:
+        return lines_of(f"{folder}/out", *size, "--gradients", *gradients)[0].one("end")["weights"]
 
 
 def test_a_loss_scale_is_one_for_all(tmp_path):
@@ -267,19 +276,13 @@ def test_says_so_if_training_diverges(tmp_path):
         (["--gradients", "fp99"], "fp99"),
         (["--gradients", "prune:1.5"], "prune:1.5"),
         (["--gradients"], "--gradients"),
-        (["--gradients", "1-9-9"], "1-9-9"),
         (["--scale", "static:x", "--gradients", "fp4"], "static:x"),
-        (["--threshold", "guess"], "guess"),
         (["--allocation", "guess"], "guess"),
-        (["--refresh", "never"], "never"),
         (["--epochs", "0"], "--epochs"),
-        (["--epochs", "-1"], "--epochs"),
         (["--seed", "-1"], "--seed: expected a number that is not negative, got -1"),
         (["--seed", "1.5"], "--seed"),
         (["--images", "-1"], "--train-size"),
         (["--test-images", "-1"], "--test-size"),
-        (["--threads", "-1"], "--threads"),
-        (["--min-accuracy", "-1"], "--min-accuracy"),
         (["--epochs", "x"], "--epochs"),
         (["--threads", "0"], "--threads"),
         (["--model", "transformer"], "transformer"),
@@ -291,7 +294,6 @@ def test_says_so_if_training_diverges(tmp_path):
         (["--model", "mlp", "--norm", "none"], "--norm"),
         (["--activations", "5"], "--activations"),
         (["--activations", "exact", "--nonlinearity", "tanh"], "tanh"),
-        (["--schedule", "triangle"], "triangle"),
         (["--probe-at", "1"], "--out"),
         (["--resume"], "--checkpoint"),
         (["--min-accuracy", "2"], "--min-accuracy"),
