@@ -52,6 +52,9 @@ void declare_what_is_trained(program::Flags flags, Arguments& arguments) {
               "Move images by up to four pixels and mirror half of them: yes or no")
       .one_of({"yes", "no"})
       .show_default("yes for cifar10");
+  flags.flag("--fake-int4", arguments.fake_int4,
+             "Round weights and inputs of all layers but the first and the last to 4-bit integers "
+             "in the forward pass");
 }
 
 void declare_gradients(program::Flags flags, Arguments& arguments) {

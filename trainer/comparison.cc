@@ -81,6 +81,7 @@ class Comparison {
                         {.gradients = run.choice,
                          .activations = arguments_.activation_choice,
                          .batch_norm = arguments_.batch_norm,
+                         .fake_int4 = arguments_.fake_int4,
                          .seed = seed});
   }
 
@@ -146,7 +147,7 @@ class Comparison {
   bool train(Run& run) {
     const std::string configuration = config_line(arguments_, run, facts_);
     const bool begins = run.state.step == 0;
-    if (begins) file_.write(configuration);
+    if (begins || file_.bytes() == 0) file_.write(configuration);
     std::unique_ptr<Training> training;
     training = std::make_unique<Training>(
         make(run), run.choice, batches_, arguments_.training, run.state,

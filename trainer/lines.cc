@@ -102,6 +102,7 @@ std::string config_line(const Arguments& arguments, const Run& run, const RunFac
                {"norm", arguments.batch_norm ? "batch" : "none"},
                {"nonlinearity", arguments.activation_choice.function},
                {"activations", arguments.activations},
+               {"fake_int4", arguments.fake_int4},
                {"data", facts.data},
                {"data_hash", hexadecimal(facts.data_hash)},
                {"sample", facts.is_text ? "window" : "image"},

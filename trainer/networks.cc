@@ -40,6 +40,8 @@ PartPtr make_network(std::string_view model, const SampleShape& data,
       layer->name = module.key();
       layer->watch = watch;
     }
+  const std::vector<Layer*> layers = layers_of(*network);
+  for (std::size_t i = 1; i + 1 < layers.size(); ++i) layers[i]->fake_int4 = options.fake_int4;
   return network;
 }
 

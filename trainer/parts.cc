@@ -6,11 +6,13 @@
 #include <torch/nn/modules/linear.h>
 
 #include <utility>
+#include <variant>
 
 #include <slimgrad/activations.h>
 #include <slimgrad/nn.h>
 
 #include "base/hash.h"
+#include "trainer/fake_int4.h"
 
 namespace slimgrad::trainer {
 namespace {
@@ -70,6 +72,22 @@ void take(Layer& layer, const Holder& module) {
   layer.apply = [op = module.ptr().get()](const torch::Tensor& x) { return op->forward(x); };
 }
 
+void set_apply_with(Layer& layer, const torch::nn::Conv2dOptions& options) {
+  layer.apply_with = [&layer, options](const torch::Tensor& x, const torch::Tensor& weight) {
+    const auto padding = std::get<torch::ExpandingArray<2>>(options.padding());
+    if (!layer.sparse) return torch::conv2d(x, weight, layer.bias, options.stride(), padding);
+    return sparse_conv2d(x, weight, layer.bias_if_any(), options.stride(), padding,
+                         options.dilation(), options.groups(), *layer.sparse);
+  };
+}
+
+void set_apply_with(Layer& layer, const torch::nn::LinearOptions&) {
+  layer.apply_with = [&layer](const torch::Tensor& x, const torch::Tensor& weight) {
+    return layer.sparse ? sparse_linear(x, weight, layer.bias_if_any(), *layer.sparse)
+                        : torch::linear(x, weight, layer.bias);
+  };
+}
+
 template <typename Plain, typename Sparse, typename Options>
 std::shared_ptr<Layer> make_layer(const Options& options, const GradientChoice& gradients,
                                   std::uint64_t seed, FirstWeights first) {
@@ -87,6 +105,7 @@ std::shared_ptr<Layer> make_layer(const Options& options, const GradientChoice& 
   if (gradients.gates)
     layer->gate = layer->register_module(
         "gate", std::make_shared<slimgrad::nn::GradientGateImpl>(gate_options(gradients, seed)));
+  set_apply_with(*layer, options);
   set_first_weights(*layer, first);
   return layer;
 }
@@ -108,8 +127,12 @@ torch::Tensor Chain::forward(torch::Tensor x) {
   return x;
 }
 
+std::optional<torch::Tensor> Layer::bias_if_any() const {
+  return bias.defined() ? std::optional<torch::Tensor>(bias) : std::nullopt;
+}
+
 torch::Tensor Layer::forward(torch::Tensor x) {
-  torch::Tensor y = apply(x);
+  torch::Tensor y = fake_int4 ? apply_with(fake_int4_input(x), fake_int4_weight(weight)) : apply(x);
   if (gate) y = gate->forward(y);
   if (watch && watch->on && y.requires_grad())
     y.register_hook([watch = watch, name = name](const torch::Tensor& gradient) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,10 +60,14 @@ class Layer : public Part {
 
   // What there is of it.
   torch::Tensor weight, bias;
+  std::optional<torch::Tensor> bias_if_any() const;
   std::shared_ptr<slimgrad::nn::GradientGateImpl> gate;
   std::shared_ptr<SparseLayerState> sparse;  // the tensors that the layer's backward writes
 
   TensorFunction apply;  // the layer itself
+  // The same with other weights; with fake_int4 it is called with rounded ones.
+  std::function<torch::Tensor(const torch::Tensor& x, const torch::Tensor& weight)> apply_with;
+  bool fake_int4 = false;
 };
 
 class Activation : public Part {
@@ -80,6 +85,7 @@ struct NetworkOptions {
   GradientChoice gradients;
   ActivationChoice activations;
   bool batch_norm = true;
+  bool fake_int4 = false;  // but for the first and the last layer
   std::uint64_t seed = 1;  // of the draws of backward; weights come from torch's generator
 };
 

@@ -18,6 +18,10 @@ std::string clock_text(double seconds) {
 ProgressLine::ProgressLine(int num_runs, std::string samples)
     : num_runs_(num_runs), samples_(std::move(samples)), terminal_(isatty(STDERR_FILENO) == 1) {}
 
+ProgressLine::~ProgressLine() {
+  if (line_is_open_) std::fputc('\n', stderr);
+}
+
 void ProgressLine::begin_run(std::string name) {
   name_ = std::move(name);
   ++run_;
@@ -31,6 +35,7 @@ void ProgressLine::show(const Progress& progress) {
   // Of this command: the runs that have not begun are as long as this one.
   const auto steps_left = static_cast<double>(progress.num_steps - progress.step +
                                               (num_runs_ - run_) * progress.num_steps);
+  line_is_open_ = terminal_ && progress.step < progress.num_steps;
   std::fprintf(stderr,
                "%s[%d/%d] %-14s epoch %d/%d  step %4lld/%lld  loss %.3f  accuracy %4.1f %%  "
                "%.0f %s/s  ETA %s%s",
@@ -41,7 +46,7 @@ void ProgressLine::show(const Progress& progress) {
                clock_text(steps_left * static_cast<double>(progress.batch_size) /
                           progress.samples_per_second)
                    .c_str(),
-               terminal_ && progress.step < progress.num_steps ? "" : "\n");
+               line_is_open_ ? "" : "\n");
   std::fflush(stderr);
 }
 

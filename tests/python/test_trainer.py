@@ -4,9 +4,8 @@ from functools import cache
 from tempfile import TemporaryDirectory
 
 import pytest
-from trainer_runs import lines_of, run, write_cifar10, write_idx
+from trainer_runs import TINY, lines_of, run, write_cifar10, write_idx
 
-TINY = ["--images", "192", "--test-images", "100", "--epochs", "1", "--min-accuracy", "0"]
 # Quickest where other tests run beside these.
 TINIEST = ["--train-size", "4", "--test-size", "4", "--batch", "2", "--epochs", "1"]
 TINIEST += ["--min-accuracy", "0", "--threads", "1"]
@@ -73,7 +72,7 @@ def test_a_run_can_be_repeated(tmp_path):
 
 
 def test_a_linear_model_fails_where_the_network_learns(tmp_path):
-    size = ["--images", "2000", "--test-images", "500", "--batch", "32", "--min-accuracy", "0"]
+    size = ["--images", "1600", "--test-images", "500", "--batch", "32", "--min-accuracy", "0"]
     size += ["--threads", "1"]
     linear = ["--model", "linear", "--epochs", "3"]
     lines, _ = lines_of(tmp_path / "out", *size, *linear, "--gradients", "none")
@@ -181,10 +180,10 @@ ALWAYS = ["--sparse-way", "always"]
         (["prune:0.8"], ["--warmup", "1"]),
         (["sparse:0.8:0.8", *ALWAYS], ["--threshold", "lognormal"]),
         (["none"], ["--optimizer", "sgd"]),
-        (["none"], ["--schedule", "cosine"]),
-        (["none"], ["--weight-decay", "0.5"]),
         (["none"], ["--augment", "yes"]),
         (["none"], ["--nonlinearity", "gelu"]),
+        (["none"], ["--fake-int4"]),
+        (["sparse:0.8:0.8", *ALWAYS], ["--fake-int4"]),
     ],
 )
 def test_every_option_makes_a_difference(usual, options, tmp_path):
@@ -250,81 +249,3 @@ def test_looks_at_gradients(tmp_path):
     # Looking changes nothing.
     plain, _ = lines_of(tmp_path / "out", *size)
     assert plain.one("end")["weights"] == lines.one("end")["weights"]
-
-
-# ---- failures -----------------------------------------------------------------------------------
-
-
-def test_says_so_if_training_does_not_learn():
-    done = run(*TINY[:-1], "0.99", "--gradients", "fp6", "--threads", "1")
-    assert done.returncode == 1
-    assert "did not learn" in done.stderr.splitlines()[-1]
-    assert "fp6" in done.stdout  # the table is there all the same
-
-
-def test_says_so_if_training_diverges(tmp_path):
-    out = tmp_path / "out"
-    done = run(*TINY, "--gradients", "none", "--rate", "1e30", "--threads", "1", "--out", out)
-    assert done.returncode == 1
-    assert "not finite" in done.stderr
-    assert '"kind":"end"' in out.read_text() and '"diverged":true' in out.read_text()
-
-
-@pytest.mark.parametrize(
-    "args, word",
-    [
-        (["--gradients", "fp99"], "fp99"),
-        (["--gradients", "prune:1.5"], "prune:1.5"),
-        (["--gradients"], "--gradients"),
-        (["--scale", "static:x", "--gradients", "fp4"], "static:x"),
-        (["--allocation", "guess"], "guess"),
-        (["--epochs", "0"], "--epochs"),
-        (["--seed", "-1"], "--seed: expected a number that is not negative, got -1"),
-        (["--seed", "1.5"], "--seed"),
-        (["--images", "-1"], "--train-size"),
-        (["--test-images", "-1"], "--test-size"),
-        (["--epochs", "x"], "--epochs"),
-        (["--threads", "0"], "--threads"),
-        (["--model", "transformer"], "transformer"),
-        (["--model", "gpt", "--data", "glyphs"], "expected text"),
-        (["--data", "grammar"], "expected images"),
-        (["--data", "mnist"], "mnist"),
-        (["--data", "cifar10:/no/such/folder"], "/no/such/folder/data_batch_1.bin"),
-        (["--data", "text:/no/such/file", "--model", "gpt"], "/no/such/file"),
-        (["--model", "mlp", "--norm", "none"], "--norm"),
-        (["--activations", "5"], "--activations"),
-        (["--activations", "exact", "--nonlinearity", "tanh"], "tanh"),
-        (["--probe-at", "1"], "--out"),
-        (["--resume"], "--checkpoint"),
-        (["--min-accuracy", "2"], "--min-accuracy"),
-        (["--images", "10", "--batch", "64"], "batch"),
-        (["--images", "64", "--out", "/no/such/folder/runs.jsonl"], "/no/such/folder"),
-        (["--images", "64", "--checkpoint", "/dev/null/folder"], "/dev/null/folder"),
-        (["--nonsense"], "--nonsense"),
-        (["extra"], "extra"),
-    ],
-)
-def test_refuses_misuse(args, word):
-    done = run(*args)
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("slimgrad-train: ") and done.stderr.count("\n") == 1
-    assert word in done.stderr
-
-
-def test_refuses_truncated_data(tmp_path):
-    data = write_cifar10(tmp_path / "data")
-    path = tmp_path / "data" / "data_batch_4.bin"
-    path.write_bytes(path.read_bytes()[:-1])
-    done = run("--data", data)
-    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert (
-        f"data_batch_4.bin: expected whole records of 3073 bytes, got {4 * 3073 - 1}" in done.stderr
-    )
-
-
-def test_helps():
-    done = run("--help")
-    assert done.returncode == 0
-    assert "Example" in done.stdout and "--gradients" in done.stdout
-    assert run("--version").stdout.startswith("slimgrad-train ")

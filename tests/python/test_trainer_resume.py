@@ -19,9 +19,8 @@ SHORT = [*SIZE, "--batch", "4", "--epochs", "3"]
     [
         ["--gradients", "prune:0.9+fp4", "--allocation", "min_cosine", "--augment", "yes"],
         ["--gradients", "1-3-0", "--refresh", "epoch", "--optimizer", "sgd"],
-        ["--gradients", "1-3-2", "--scale", "dynamic:2^16:2", "--schedule", "cosine"],
         ["--gradients", "sparse:0.9:0.5", "--model", "resnet20"],
-        ["--gradients", "fp6", "--model", "gpt", "--activations", "2"],
+        ["--gradients", "fp6", "--model", "gpt", "--scale", "dynamic:2^16:2", "--activations", "2"],
         ["--gradients", "none", "--probe-at", "3", "9"],
     ],
 )
@@ -163,7 +162,7 @@ def test_the_list_of_results_can_be_parsed():
             continue
         name, *args = line.replace("DATA", "/no/such/folder").split()
         names.append(name)
-        options = dict(re.findall(r"(--\S+) (.*?)(?= --|$)", " ".join(args)))
+        options = dict(re.findall(r"(--\S+) ?(.*?)(?= --|$)", " ".join(args)))
         gradients = options.pop("--gradients")
         options.setdefault("--data", "text:/no/such/folder")
         commands.setdefault(tuple(options.items()), set()).add(gradients)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 PROGRAM = os.environ.get("SLIMGRAD_TRAIN") or str(Path(sys.executable).parent / "slimgrad-train")
 
+TINY = ["--images", "192", "--test-images", "100", "--epochs", "1", "--min-accuracy", "0"]
+
 # What may differ between two runs of the same.
 TIMES = {
     *("seconds", "test_seconds", "samples_per_second", "step_seconds", "mean_step_seconds"),
