@@ -26,6 +26,7 @@ void GradientTotals::add(const std::vector<LayerReport>& reports, bool stored) {
     LayerTotals& layer = layers_[i];
     const auto& [name, report] = reports[i];
     layer.name = name;
+    if (report.calls == 0) continue;  // images need no gradient: the first layer's input product
     const auto values = static_cast<double>(report.elements);
     ++layer.passes;
     layer.values += report.elements;

@@ -173,7 +173,7 @@ std::string epoch_line(const Run& run, const Arguments& arguments, const EpochRe
 std::vector<std::string> layer_lines(const Run& run, const EpochResult& epoch) {
   std::vector<std::string> lines;
   for (const LayerTotals& layer : run.state.epoch_gradients.layers())
-    lines.push_back(json_of_layer(run, epoch, layer).dump());
+    if (layer.passes > 0) lines.push_back(json_of_layer(run, epoch, layer).dump());
   return lines;
 }
 

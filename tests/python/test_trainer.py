@@ -61,6 +61,7 @@ def test_trains_with_a_sparse_backward_pass(tmp_path):
     products = {layer["layer"]: layer for layer in lines.of("layers", 2)}
     assert abs(products["conv2.weight"]["sparsity"] - 0.9) < 0.02
     assert abs(products["conv2.input"]["sparsity"] - 0.5) < 0.02
+    assert len(products) == 11  # nobody needs the gradient of the images
 
 
 def test_a_run_can_be_repeated(tmp_path):
