@@ -124,7 +124,7 @@ def test_trains_a_transformer_on_text(tmp_path):
     assert abs(lines.one("epoch")["loss"] - 5.5) < 0.5  # ln 256 at first
 
 
-@pytest.mark.parametrize("model", ["cnn", "resnet20", "vgg11", "densenet", "mlp"])
+@pytest.mark.parametrize("model", ["cnn", "vgg11", "densenet"])
 def test_input_sizes_follow_the_data(model, tmp_path):
     data = write_idx(tmp_path / "data")
     lines, _ = lines_of(
@@ -134,10 +134,7 @@ def test_input_sizes_follow_the_data(model, tmp_path):
 
 
 # Each channel has a bias instead of a scale and a shift.
-@pytest.mark.parametrize(
-    "model, parameters",
-    [("cnn", 207354), ("resnet20", 269034), ("vgg11", 9225610), ("densenet", 172246)],
-)
+@pytest.mark.parametrize("model, parameters", [("cnn", 207354), ("densenet", 172246)])
 def test_trains_without_normalisation(model, parameters, tmp_path):
     args = [*TINIEST, "--model", model, "--gradients", "none", "--norm", "none"]
     lines, _ = lines_of(tmp_path / "out", *args)
@@ -170,10 +167,8 @@ ALWAYS = ["--sparse-way", "always"]
         (["fp6"], ["--split", "normal"]),
         (["1-3-0"], ["--scale", "error"]),
         (["1-3-0", "--refresh", "epoch"], ["--scale", "predicted"]),
-        (["1-3-0"], ["--scale", "static:2^13"]),
         (["1-3-0", "--scale", "static:2^16"], ["--scale", "dynamic:2^16:1"]),
         (["1-3-0"], ["--rounding", "nearest"]),
-        (["1-3-0"], ["--underflow", "zero"]),
         (["prune:0.8"], ["--prune", "topk"]),
         (["prune:0.8"], ["--threshold", "normal"]),
         (["prune:0.8"], ["--allocation", "min_cosine"]),
@@ -184,7 +179,6 @@ ALWAYS = ["--sparse-way", "always"]
         (["none"], ["--augment", "yes"]),
         (["none"], ["--nonlinearity", "gelu"]),
         (["none"], ["--fake-int4"]),
-        (["sparse:0.8:0.8", *ALWAYS], ["--fake-int4"]),
     ],
 )
 def test_every_option_makes_a_difference(usual, options, tmp_path):

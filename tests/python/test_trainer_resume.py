@@ -73,25 +73,23 @@ def test_finished_runs_are_not_trained_again(tmp_path):
     assert again.stdout.count("fp6") == 1  # in the table
 
 
-@pytest.mark.parametrize(
-    "options, word",
-    [
+def test_refuses_to_go_on_with_something_else(tmp_path):
+    usual = {"--seed": 1, "--batch": 4, "--gradients": "fp6", "--model": "cnn"}
+
+    def train(options, *more):
+        words = [word for option in options.items() for word in option]
+        return run(*SIZE, *words, "--checkpoint", tmp_path, *more)
+
+    assert train(usual, "--stop-after-steps", "2").returncode == 3
+    for change, said in [
         ({"--seed": 2}, "data_hash"),
         ({"--batch": 5}, "batch 4, got 5"),
         ({"--gradients": "fp4"}, 'gradients "fp6", got "fp4"'),
         ({"--model": "mlp"}, 'model "cnn", got "mlp"'),
-    ],
-)
-def test_refuses_to_go_on_with_something_else(options, word, tmp_path):
-    usual = {"--seed": 1, "--batch": 4, "--gradients": "fp6", "--model": "cnn"}
-
-    def command(options):
-        return [*SIZE, "--checkpoint", tmp_path, *(x for item in options.items() for x in item)]
-
-    assert run(*command(usual), "--stop-after-steps", "2").returncode == 3
-    done = run(*command(usual | options), "--resume")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert word in done.stderr
+    ]:
+        done = train(usual | change, "--resume")
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert said in done.stderr
 
 
 def test_refuses_what_is_no_checkpoint(tmp_path):
