@@ -84,7 +84,7 @@ void declare_gradients(program::Flags flags, Arguments& arguments) {
       .value_name("LAYER=COSINE ...");
   flags.option("--cap", options.cap, "The most that an allocation prunes a layer").range(0.0, 1.0);
   flags.option("--refresh", options.refresh,
-               "Choose threshold, format and scale anew every so many steps, or once an epoch");
+               "Choose threshold, format and scale anew every so many steps; epoch: once in each");
   flags.option("--warmup", options.warmup, "Leave gradients alone for so many steps")
       .range(0, 1000000000);
   flags.option("--min-elements", options.min_elements, "Leave smaller gradients alone")

@@ -69,6 +69,7 @@ AllocationChoice allocation_in(const GradientOptions& options) {
     check(cosine > 0 && cosine <= 1, "target", kExpected, target);
     allocation.targets.emplace_back(target.substr(0, equals), cosine);
   }
+  check(options.cap > 0, "cap", "0 < cap <= 1", options.cap);
   const bool uniform = allocation.objective == AllocationObjective::kUniform;
   check(!uniform || allocation.targets.empty(), "target", "an --allocation that takes targets",
         options.allocation);

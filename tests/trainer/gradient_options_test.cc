@@ -78,6 +78,7 @@ TEST(GradientOptions, RefusesTheRest) {
   EXPECT_THROW(refined("none", {.allocation = "targets"}), InvalidArgument);
   EXPECT_THROW(refined("none", {.targets = {"a=0.5"}}), InvalidArgument);  // uniform
   EXPECT_THROW(refined("none", {.threshold = "mean", .allocation = "min_cosine"}), InvalidArgument);
+  EXPECT_THROW(refined("none", {.cap = 0}), InvalidArgument);
   EXPECT_THROW(refined("none", {.prune = "none"}), InvalidArgument);
   EXPECT_THROW(refined("sparse:0.9:0", {.prune = "topk"}), InvalidArgument);
   EXPECT_THROW(refined("none", {.sparse_way = "never"}), InvalidArgument);
