@@ -89,6 +89,7 @@ bench: build ## Measure speed against what users would pick instead
 # Data that the project does not carry: CIFAR-10's binary version in DATA.
 results: build ## Long experiments, on CIFAR-10 in DATA=folder
 	$(PYTHON) -m bench.time_to_accuracy --data "$(DATA)" --out results/time_to_accuracy.json
+	scripts/run-list results/runs.txt "$(DATA)"
 
 lint: setup ## Check the layout of C++ and Python
 	@scripts/lint

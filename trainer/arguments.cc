@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include <slimgrad/error.h>
+
 namespace slimgrad::trainer {
 namespace {
 
@@ -13,6 +15,139 @@ std::string words(const std::vector<std::string>& values) {
   return text;
 }
 
+void declare_what_is_trained(program::Flags flags, Arguments& arguments) {
+  flags
+      .option("--model", arguments.model,
+              "cnn, resnet20, resnet18, vgg11, densenet, mlp, gpt, or linear: softmax regression, "
+              "which must fail on glyphs")
+      .one_of({"cnn", "resnet20", "resnet18", "vgg11", "densenet", "mlp", "gpt", "linear"});
+  flags
+      .option("--data", arguments.data,
+              "glyphs or grammar, which are generated; cifar10:DIR, its binary version; idx:DIR, "
+              "MNIST's layout; text:FILE, any text")
+      .show_default("glyphs, for gpt grammar");
+  flags
+      .option("--train-size,--images", arguments.limits.training,
+              "Training samples to generate, or to take from the front")
+      .range(1, 10000000)
+      .show_default("8000 glyphs, 4000 windows of grammar, all of a file");
+  flags.option("--test-size,--test-images", arguments.limits.test, "Test samples, likewise")
+      .range(1, 10000000)
+      .show_default("2000 glyphs, 400 windows of grammar, all of a file");
+  flags
+      .option("--norm", arguments.norm,
+              "Of networks with convolutions: batch normalisation or none")
+      .one_of({"batch", "none"})
+      .show_default("batch");
+  flags.option("--nonlinearity", arguments.nonlinearity, "Of the network: relu, gelu, silu or tanh")
+      .one_of({"relu", "gelu", "silu", "tanh"})
+      .show_default("relu, for gpt gelu");
+  flags
+      .option("--activations", arguments.activations,
+              "What activation functions keep for backward: 1 to 4 bits a value, exact (the output "
+              "and one bit), or torch for what torch keeps")
+      .one_of({"torch", "exact", "1", "2", "3", "4"});
+  flags
+      .option("--augment", arguments.augment,
+              "Move images by up to four pixels and mirror half of them: yes or no")
+      .one_of({"yes", "no"})
+      .show_default("yes for cifar10");
+  flags.flag("--fake-int4", arguments.fake_int4,
+             "Round weights and inputs of all layers but the first and the last to 4-bit integers "
+             "in the forward pass");
+}
+
+void declare_gradients(program::Flags flags, Arguments& arguments) {
+  GradientOptions& options = arguments.gradient_options;
+  flags
+      .option("--gradients", arguments.gradients,
+              "One run for each: none, fp2 to fp8, a format such as 1-3-2, prune:SPARSITY, "
+              "prune:SPARSITY+fp6, or sparse:WEIGHT:INPUT, a sparse backward pass with two "
+              "sparsities")
+      .show_default(words(arguments.gradients));
+  flags.option("--split", options.split,
+               "How bits become exponent and mantissa: empirical, lognormal or normal");
+  flags.option("--scale", options.scale,
+               "Of a format: max, predicted or error, for each layer; or one loss scale for all, "
+               "static:2^16 or dynamic:2^16[:STEPS], which doubles after so many steps");
+  flags.option("--rounding", options.rounding, "stochastic or nearest");
+  flags.option("--underflow", options.underflow, "stochastic or zero");
+  flags.option("--prune", options.prune,
+               "How to prune: stochastic, or the baselines topk and topk_stochastic");
+  flags.option("--threshold", options.threshold,
+               "How its threshold is found: empirical, lognormal, gennorm, normal or mean");
+  flags.option("--allocation", options.allocation,
+               "Over layers: uniform, min_cosine, mean_cosine, mean_error, total_error or targets");
+  flags
+      .option("--target", options.targets,
+              "LAYER=COSINE: what the gradient of a layer is to keep, with an allocation")
+      .value_name("LAYER=COSINE ...");
+  flags.option("--cap", options.cap, "The most that an allocation prunes a layer").range(0.0, 1.0);
+  flags.option("--refresh", options.refresh,
+               "Choose threshold, format and scale anew every so many steps; epoch: once in each");
+  flags.option("--warmup", options.warmup, "Leave gradients alone for so many steps")
+      .range(0, 1000000000);
+  flags.option("--min-elements", options.min_elements, "Leave smaller gradients alone")
+      .range(1, 1000000000);
+  flags.option("--sparse-way", options.sparse_way,
+               "Of a sparse backward pass: auto, dense where that is faster, or always sparse");
+}
+
+void declare_training(program::Flags flags, Arguments& arguments) {
+  TrainingOptions& training = arguments.training;
+  flags.option("--epochs", training.epochs, "Passes over the training samples").range(1, 10000);
+  flags.option("--batch", training.batch_size, "Samples a step").range(2, 100000);
+  flags.option("--optimizer", training.optimizer, "adamw or sgd").one_of({"adamw", "sgd"});
+  flags.option("--rate", arguments.rate, "Learning rate at its peak")
+      .positive()
+      .show_default("0.003, for sgd 0.1");
+  flags.option("--momentum", training.momentum, "Of sgd").range(0.0, 0.9999);
+  flags.option("--weight-decay", arguments.weight_decay, "Of either")
+      .range(0.0, 1.0)
+      .show_default("0.01, for sgd 0.0005");
+  flags
+      .option("--schedule", training.schedule,
+              "Of the learning rate: onecycle, cosine, step or constant")
+      .one_of({"onecycle", "cosine", "step", "constant"});
+  flags.option("--seed", training.seed, "Of generated data, weights, order and random draws");
+  flags.option("--threads", arguments.threads, "Threads to use").range(1, 1024);
+  flags
+      .option("--min-accuracy", arguments.min_accuracy,
+              "Exit with status 1 if a run ends below this test accuracy")
+      .range(0.0, 1.0)
+      .show_default("0.85 for the default network and data");
+}
+
+void declare_files(program::Flags flags, Arguments& arguments) {
+  TrainingOptions& training = arguments.training;
+  flags.option("--out", arguments.out,
+               "Also write the results to this file, as lines of JSON (docs/runs.md)");
+  flags
+      .option("--probe-at", training.probe_steps,
+              "Steps, from 1, at which to look closely at gradients, for --out")
+      .range(1, 1000000000)
+      .value_name("STEP ...");
+  flags.option("--probe", arguments.probes, "What to write of them: histograms, fits, bits")
+      .one_of({"histograms", "fits", "bits"})
+      .show_default(words(arguments.probes));
+  flags.option("--checkpoint", arguments.checkpoint,
+               "Write checkpoints to this folder: after every epoch, and when interrupted");
+  flags.flag("--resume", arguments.resume, "Go on from the checkpoints");
+  flags
+      .option("--stop-after-steps", training.stop_after,
+              "Stop after so many steps of a run, as if interrupted")
+      .range(1, 1000000000)
+      .value_name("N");
+}
+
+void expect(bool holds, const std::string& message) {
+  if (!holds) throw InvalidArgument(message);
+}
+
+bool has(const std::vector<std::string>& values, const char* value) {
+  return std::ranges::find(values, value) != values.end();
+}
+
 }  // namespace
 
 Arguments::Arguments()
@@ -20,30 +155,47 @@ Arguments::Arguments()
 
 void declare_arguments(program::Flags flags, Arguments& arguments) {
   flags.footer(
-      "Example: is FP4 enough, alone and with 90 % of the gradients pruned?\n"
-      "  slimgrad-train --gradients none fp4 prune:0.9+fp4 --epochs 5 --out runs.json");
+      "Examples: is FP4 enough, alone and with 90 % of the gradients pruned?\n"
+      "  slimgrad-train --gradients none fp4 prune:0.9+fp4 --epochs 5 --out runs.jsonl\n"
+      "A ResNet-20 on CIFAR-10, which may be interrupted with Ctrl-C and resumed:\n"
+      "  slimgrad-train --model resnet20 --data cifar10:DIR --optimizer sgd --schedule cosine \\\n"
+      "    --batch 128 --epochs 20 --gradients fp4 --checkpoint run --out run.jsonl [--resume]\n"
+      "Exit status: 0; 1 if training fails or does not learn; 2 on misuse and unusable data; 3 if\n"
+      "interrupted.");
   flags.show_defaults();
-  flags
-      .option("--gradients", arguments.gradients,
-              "One run for each: none, fp2 to fp8, prune:SPARSITY, prune:SPARSITY+fp6, or "
-              "sparse:WEIGHT:INPUT, a sparse backward pass with two sparsities")
-      .show_default(words(arguments.gradients));
-  flags.option("--epochs", arguments.training.epochs, "Passes over the training images")
-      .range(1, 10000);
-  flags.option("--images", arguments.num_images, "Training images to generate").range(1, 10000000);
-  flags.option("--test-images", arguments.num_test_images, "Test images to generate")
-      .range(1, 10000000);
-  flags.option("--batch", arguments.training.batch_size, "Images a step").range(2, 100000);
-  flags.option("--rate", arguments.training.learning_rate, "Learning rate at its peak").positive();
-  flags.option("--model", arguments.model, "cnn, or linear: softmax regression, which must fail")
-      .one_of({"cnn", "linear"});
-  flags.option("--seed", arguments.training.seed, "Of images, weights, order and random draws");
-  flags.option("--threads", arguments.threads, "Threads to use").range(1, 1024);
-  flags
-      .option("--min-accuracy", arguments.min_accuracy,
-              "Exit with status 1 if a run ends below this test accuracy")
-      .range(0.0, 1.0);
-  flags.option("--out", arguments.out, "Also write the results to this file, as JSON");
+  declare_what_is_trained(flags, arguments);
+  declare_gradients(flags, arguments);
+  declare_training(flags, arguments);
+  declare_files(flags, arguments);
+}
+
+void settle(Arguments& arguments) {
+  TrainingOptions& training = arguments.training;
+  const bool is_gpt = arguments.model == "gpt", is_sgd = training.optimizer == "sgd";
+  if (arguments.data.empty()) arguments.data = is_gpt ? "grammar" : "glyphs";
+  const bool convolutional = !is_gpt && arguments.model != "mlp" && arguments.model != "linear";
+  expect(convolutional || arguments.norm.empty(),
+         "--norm: expected a --model with convolutions, got " + arguments.model);
+  arguments.batch_norm = convolutional && arguments.norm != "none";
+  ActivationChoice& activation = arguments.activation_choice;
+  activation.function = !arguments.nonlinearity.empty() ? arguments.nonlinearity
+                        : is_gpt                        ? "gelu"
+                                                        : "relu";
+  activation.exact = arguments.activations == "exact";
+  expect(!activation.exact || activation.function != "tanh",
+         "--activations: expected relu, gelu or silu with exact, got tanh");
+  if (arguments.activations.size() == 1) activation.bits = arguments.activations[0] - '0';
+  training.learning_rate = arguments.rate.value_or(is_sgd ? 0.1 : 3e-3);
+  training.weight_decay = arguments.weight_decay.value_or(is_sgd ? 5e-4 : 1e-2);
+  const bool is_default = arguments.model == "cnn" && arguments.data == "glyphs";
+  if (!arguments.min_accuracy) arguments.min_accuracy = is_default ? 0.85 : 0;
+  training.histograms = has(arguments.probes, "histograms");
+  training.fits = has(arguments.probes, "fits");
+  training.bits = has(arguments.probes, "bits");
+  expect(training.probe_steps.empty() || !arguments.out.empty(),
+         "--probe-at: expected --out FILE with it");
+  expect(!arguments.resume || !arguments.checkpoint.empty(),
+         "--resume: expected --checkpoint DIR with it");
 }
 
 }  // namespace slimgrad::trainer

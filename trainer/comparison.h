@@ -9,8 +9,10 @@
 
 namespace slimgrad::trainer {
 
-// Sets the result of every run. Says on standard output and standard error how far it is.
-void train_all(const Arguments& arguments, std::vector<Run>& runs);
+// Sets the state of every run, as far as it came: false if it was interrupted. Says on standard
+// output and standard error how far it is, and writes what the arguments ask for. Throws
+// InvalidArgument, before anything is trained, for data, files or checkpoints that will not do.
+bool train_all(Arguments& arguments, std::vector<Run>& runs);
 
 }  // namespace slimgrad::trainer
 

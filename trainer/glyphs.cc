@@ -4,8 +4,10 @@
 #include <array>
 #include <cmath>
 #include <thread>
+#include <utility>
 
 #include "base/rng.h"
+#include "trainer/data_set.h"
 
 namespace slimgrad::trainer {
 namespace {
@@ -221,6 +223,21 @@ GlyphSet draw_glyphs(std::uint64_t seed, Split split, std::int64_t num_images, i
   draw_share(0);
   threads.clear();  // joins
   return set;
+}
+
+DataSet generate_glyphs(const SampleLimits& limits, std::uint64_t seed, int num_threads) {
+  const auto draw = [&](Split split, std::int64_t count) -> SampleBytes {
+    GlyphSet set = draw_glyphs(seed, split, count, num_threads);
+    return {.values = std::move(set.images), .labels = std::move(set.labels), .count = count};
+  };
+  return {.name = "glyphs",
+          .shape = {.channels = kNumChannels,
+                    .height = kImageSide,
+                    .width = kImageSide,
+                    .classes = kNumClasses},
+          .centring = Centring::kEachImage,
+          .training = draw(Split::kTraining, limits.training > 0 ? limits.training : 8000),
+          .test = draw(Split::kTest, limits.test > 0 ? limits.test : 2000)};
 }
 
 }  // namespace slimgrad::trainer

@@ -14,8 +14,8 @@ constexpr int kLeastBits = 2, kMostBits = 8;
 
 [[noreturn]] void refuse(std::string_view text) {
   throw_invalid("gradients",
-                "none, fp2 to fp8, prune:SPARSITY with 0 <= SPARSITY < 1, both as prune:0.85+fp6, "
-                "or sparse:WEIGHT:INPUT with two sparsities",
+                "none, fp2 to fp8, a format such as 1-3-2, prune:SPARSITY with 0 <= SPARSITY < 1, "
+                "both as prune:0.85+fp6, or sparse:WEIGHT:INPUT with two sparsities",
                 text);
 }
 
@@ -33,6 +33,14 @@ double sparsity_in(std::string_view digits, std::string_view text) {
   return sparsity;
 }
 
+FloatFormat format_in(std::string_view name, std::string_view text) {
+  try {
+    return FloatFormat::parse(name);
+  } catch (const InvalidArgument&) {
+    refuse(text);
+  }
+}
+
 double entropy_term(double share) { return share > 0 ? -share * std::log2(share) : 0; }
 
 }  // namespace
@@ -44,8 +52,7 @@ GradientChoice parse_gradient_choice(std::string_view text) {
     rest.remove_prefix(7);
     const std::size_t colon = rest.find(':');
     if (colon == rest.npos) refuse(text);
-    return {.gates = std::nullopt,
-            .sparse = SparseChoice{.weight = sparsity_in(rest.substr(0, colon), text),
+    return {.sparse = SparseChoice{.weight = sparsity_in(rest.substr(0, colon), text),
                                    .input = sparsity_in(rest.substr(colon + 1), text)}};
   }
   GradientSettings settings;
@@ -53,13 +60,18 @@ GradientChoice parse_gradient_choice(std::string_view text) {
     const std::size_t plus = std::min(rest.find('+'), rest.size());
     settings.prune = PruneKind::kStochastic;
     settings.sparsity = sparsity_in(rest.substr(6, plus - 6), text);
-    if (plus == rest.size()) return {.gates = settings, .sparse = std::nullopt};
+    if (plus == rest.size()) return {.gates = settings};
     rest.remove_prefix(plus + 1);
+  }
+  if (rest.starts_with("1-")) {
+    settings.format = format_in(rest, text);
+    settings.bits = settings.format->bits();
+    return {.gates = settings};
   }
   if (!rest.starts_with("fp")) refuse(text);
   settings.bits = number_in<int>(rest.substr(2), text);
   if (settings.bits < kLeastBits || settings.bits > kMostBits) refuse(text);
-  return {.gates = settings, .sparse = std::nullopt};
+  return {.gates = settings};
 }
 
 double ideal_bits_per_value(double zeros, double at_threshold, double value_bits) {

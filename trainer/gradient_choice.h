@@ -1,10 +1,15 @@
-// What --gradients says, and what it saves.
+// What --gradients says, as the options beside it refine it, and what it saves.
 #ifndef SLIMGRAD_TRAINER_GRADIENT_CHOICE_H_
 #define SLIMGRAD_TRAINER_GRADIENT_CHOICE_H_
 
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include <slimgrad/allocation.h>
 #include <slimgrad/gate.h>
 
 namespace slimgrad::trainer {
@@ -14,15 +19,46 @@ struct SparseChoice {
   double weight = 0, input = 0;
 };
 
-// At most one of them.
-struct GradientChoice {
-  std::optional<GradientSettings> gates;
-  std::optional<SparseChoice> sparse;
+// How a sparsity is spread over layers. kUniform: every layer has it, and nothing is spread.
+struct AllocationChoice {
+  AllocationObjective objective = AllocationObjective::kUniform;
+  double cap = kDefaultSparsityCap;
+  std::vector<std::pair<std::string, double>> targets = {};  // cosines, by the name of a layer
 };
 
-// "fp6", "prune:0.85", "prune:0.85+fp6" or "sparse:0.9:0.5" (weight, input); nothing for "none".
-// Throws InvalidArgument on anything else.
+// At most one of `gates` and `sparse`; the rest is for either.
+struct GradientChoice {
+  std::optional<GradientSettings> gates = {};
+  std::optional<SparseChoice> sparse = {};
+
+  ThresholdMethod sparse_method = ThresholdMethod::kEmpirical;
+  bool always_sparse = false;      // even where dense is faster
+  std::int64_t refresh_every = 1;  // choose anew every so many steps; 0: once an epoch
+  std::int64_t warmup = 0;         // so many steps are only measured
+  std::int64_t min_elements = GateOptions().min_elements;
+  AllocationChoice allocation = {};
+  std::int64_t growth_interval = 0;  // of a dynamic loss scale; 0: none
+};
+
+// "fp6", "1-3-2", "prune:0.85", "prune:0.85+fp6", "prune:0.85+1-3-2" or "sparse:0.9:0.5" (weight,
+// input); nothing for "none". Throws InvalidArgument on anything else.
 GradientChoice parse_gradient_choice(std::string_view text);
+
+// The options beside --gradients, as they are typed; they hold for every run.
+struct GradientOptions {
+  std::string threshold = "empirical", prune = "stochastic", allocation = "uniform";
+  std::vector<std::string> targets = {};  // LAYER=COSINE
+  double cap = kDefaultSparsityCap;
+  std::string split = "empirical", scale = "max";
+  std::string rounding = "stochastic", underflow = "stochastic";
+  std::string refresh = "1";  // steps, or "epoch"
+  std::int64_t warmup = 0, min_elements = GateOptions().min_elements;
+  std::string sparse_way = "auto";  // or "always"
+};
+
+// Throws InvalidArgument for what is unknown or does not go together. A run that needs none of an
+// option, such as "none", is left alone by it.
+void refine(GradientChoice& choice, const GradientOptions& options);
 
 // The bits a gradient value needs at best, for the shares of zeros and of values at +-threshold
 // that were counted; the rest are survivors and take value_bits each. Which of the three a value is

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include <slimgrad/gradient_gate.h>
-
 #include "trainer/gradient_choice.h"
 
 namespace slimgrad::trainer {
@@ -22,20 +20,31 @@ double bits_of(const GateReport& report) {
 
 }  // namespace
 
-void GradientTotals::add(const std::vector<LayerReport>& reports) {
+void GradientTotals::add(const std::vector<LayerReport>& reports, bool stored) {
   layers_.resize(reports.size());
   for (std::size_t i = 0; i < reports.size(); ++i) {
     LayerTotals& layer = layers_[i];
     const auto& [name, report] = reports[i];
     layer.name = name;
+    if (report.calls == 0) continue;  // images need no gradient: the first layer's input product
     const auto values = static_cast<double>(report.elements);
+    ++layer.passes;
     layer.values += report.elements;
-    layer.bits += values * bits_of(report);
+    layer.nonfinite += report.nonfinite;
+    layer.saturated_passes += report.saturated;
+    layer.log_std += report.log_std;
+    layer.bits += values * (stored ? bits_of(report) : kFloatBits);
     layer.last_format = report.quantizer ? report.quantizer->format.name() : "";
+    layer.last_scale = report.quantizer ? report.quantizer->scale : 0;
+    layer.last_threshold = report.threshold;
+    layer.last_wanted = report.sparsity_wanted;
     if (!report.compressed) continue;
+    ++layer.compressed_passes;
     layer.compressed += report.elements;
     layer.zeros += values * report.sparsity;
     layer.cosine += values * report.cosine;
+    layer.relative_error += values * report.relative_error;
+    layer.bias += values * report.bias;
     if (report.sparsity_wanted > 0)
       layer.worst_miss =
           std::max(layer.worst_miss, std::abs(report.sparsity - report.sparsity_wanted));
@@ -58,6 +67,12 @@ double GradientTotals::bits_per_value() const {
     values += static_cast<double>(layer.values);
   }
   return values > 0 ? bits / values : kFloatBits;
+}
+
+std::int64_t GradientTotals::num_values() const {
+  std::int64_t values = 0;
+  for (const LayerTotals& layer : layers_) values += layer.values;
+  return values;
 }
 
 double GradientTotals::worst_miss() const {

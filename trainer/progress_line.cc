@@ -15,8 +15,12 @@ std::string clock_text(double seconds) {
   return text;
 }
 
-ProgressLine::ProgressLine(int num_runs)
-    : num_runs_(num_runs), terminal_(isatty(STDERR_FILENO) == 1) {}
+ProgressLine::ProgressLine(int num_runs, std::string samples)
+    : num_runs_(num_runs), samples_(std::move(samples)), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+ProgressLine::~ProgressLine() {
+  if (line_is_open_) std::fputc('\n', stderr);
+}
 
 void ProgressLine::begin_run(std::string name) {
   name_ = std::move(name);
@@ -31,17 +35,18 @@ void ProgressLine::show(const Progress& progress) {
   // Of this command: the runs that have not begun are as long as this one.
   const auto steps_left = static_cast<double>(progress.num_steps - progress.step +
                                               (num_runs_ - run_) * progress.num_steps);
-  const auto images_a_step =
-      static_cast<double>(progress.images) / static_cast<double>(progress.step);
+  line_is_open_ = terminal_ && progress.step < progress.num_steps;
   std::fprintf(stderr,
                "%s[%d/%d] %-14s epoch %d/%d  step %4lld/%lld  loss %.3f  accuracy %4.1f %%  "
-               "%.0f images/s  ETA %s%s",
+               "%.0f %s/s  ETA %s%s",
                terminal_ ? "\r\x1b[K" : "", run_, num_runs_, name_.c_str(), progress.epoch,
                progress.num_epochs, static_cast<long long>(progress.step),
                static_cast<long long>(progress.num_steps), progress.loss, 100 * progress.accuracy,
-               progress.images_per_second,
-               clock_text(steps_left * images_a_step / progress.images_per_second).c_str(),
-               terminal_ && progress.step < progress.num_steps ? "" : "\n");
+               progress.samples_per_second, samples_.c_str(),
+               clock_text(steps_left * static_cast<double>(progress.batch_size) /
+                          progress.samples_per_second)
+                   .c_str(),
+               line_is_open_ ? "" : "\n");
   std::fflush(stderr);
 }
 

@@ -12,15 +12,20 @@ namespace slimgrad::trainer {
 
 class ProgressLine {
  public:
-  explicit ProgressLine(int num_runs);
+  // `samples`: what they are called.
+  ProgressLine(int num_runs, std::string samples);
+  ~ProgressLine();  // ends the line
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
 
   void begin_run(std::string name);  // the next one
   void show(const Progress& progress);
 
  private:
   int num_runs_, run_ = 0;
+  std::string samples_;
   std::string name_;
-  bool terminal_;
+  bool terminal_, line_is_open_ = false;
   std::chrono::steady_clock::time_point last_shown_{};
 };
 

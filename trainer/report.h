@@ -1,17 +1,15 @@
-// What a comparison of runs found, as a table and as JSON.
+// What a comparison of runs found, as a table.
 #ifndef SLIMGRAD_TRAINER_REPORT_H_
 #define SLIMGRAD_TRAINER_REPORT_H_
 
 #include <string>
 #include <vector>
 
-#include "trainer/arguments.h"
 #include "trainer/run.h"
 
 namespace slimgrad::trainer {
 
 std::string table_of(const std::vector<Run>& runs);
-std::string json_of(const Arguments& arguments, const std::vector<Run>& runs);
 
 }  // namespace slimgrad::trainer
 

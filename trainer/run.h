@@ -15,33 +15,75 @@ namespace slimgrad::trainer {
 struct TrainingOptions {
   int epochs = 3;
   std::int64_t batch_size = 64;
-  double learning_rate = 3e-3;  // at its peak
+  std::string optimizer = "adamw";  // or "sgd"
+  double learning_rate = 3e-3;      // at its peak
+  double momentum = 0.9;            // of SGD
   double weight_decay = 1e-2;
-  std::uint64_t seed = 1;  // of the order of the images
+  std::string schedule = "onecycle";
+  std::uint64_t seed = 1;  // of the order of the samples
+  bool augment = false;
+  // Steps, from 1, at which gradients are looked at closely, and what is said about them.
+  std::vector<int> probe_steps = {};
+  bool histograms = true, fits = true, bits = true;
+  std::int64_t stop_after = 0;  // so many steps, as if interrupted; 0: never
 };
 
 // Where a run stands, after every step.
 struct Progress {
-  int epoch = 1, num_epochs = 1;                     // from 1
-  std::int64_t step = 0, num_steps = 0, images = 0;  // of the run
+  int epoch = 1, num_epochs = 1;                      // from 1
+  std::int64_t step = 0, num_steps = 0, samples = 0;  // of the run; samples of this process
+  std::int64_t batch_size = 1;
   bool last_of_epoch = false;
   double loss = 0, accuracy = 0;  // mean over the epoch so far
-  double images_per_second = 0;   // mean over the run so far
+  double samples_per_second = 0;  // mean over this process so far
+};
+
+struct EpochResult {
+  int epoch = 0;
+  std::int64_t steps = 0;         // of the run so far
+  double rate = 0;                // of the last step
+  double loss = 0, accuracy = 0;  // of training, mean over the epoch
+  double test_loss = 0, test_accuracy = 0;
+  double seconds = 0;  // of its steps; testing is not counted
+  double test_seconds = 0;
+  std::int64_t activation_values = 0;  // that activations see in a forward pass
 };
 
 struct RunResult {
-  std::vector<double> loss_by_epoch;
-  std::vector<double> accuracy_by_epoch;  // on the test images
-  std::vector<double> seconds_by_epoch;   // of its steps; testing is not counted
-  double test_accuracy = 0;
-  double mean_step_seconds = 0, median_step_seconds = 0;  // forward, backward and update
+  std::vector<EpochResult> epochs;
+  double step_seconds = 0;         // forward, backward and update, all steps
+  double median_step_seconds = 0;  // of the last process
   GradientTotals gradients;
+  bool finished = false, diverged = false;
+  std::int64_t resumed = 0;  // times
+  std::string weights;       // a hash of what was learnt
+
+  double test_accuracy() const { return epochs.empty() ? 0 : epochs.back().test_accuracy; }
 };
 
+// What a run needs to go on, beside tensors.
+struct RunState {
+  int epoch = 0;  // finished ones
+  std::int64_t step_in_epoch = 0, step = 0;
+  double loss_sum = 0, epoch_seconds = 0;
+  std::int64_t correct = 0, judged = 0;  // predictions in this epoch
+  std::int64_t activation_values = 0;    // of the last step
+  GradientTotals epoch_gradients;
+  RunResult result;
+  std::uint64_t out_bytes = 0;  // of --out, written until then
+};
+
+// To bytes and back, to the last bit. `from_bytes` throws std::exception for other bytes.
+std::string to_bytes(const RunState& state);
+RunState from_bytes(const std::string& bytes);
+
 struct Run {
+  int number = 1;         // from 1, of those of a command
   std::string gradients;  // as the user wrote it
   GradientChoice choice;
-  RunResult result;
+  RunState state;
+
+  const RunResult& result() const { return state.result; }
 };
 
 }  // namespace slimgrad::trainer

@@ -3,142 +3,285 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numeric>
-#include <stdexcept>
-#include <vector>
+#include <cstdio>
+#include <set>
+#include <span>
+#include <utility>
 
-#include "trainer/model.h"
+#include <slimgrad/measure.h>
+
+#include "trainer/schedule.h"
 
 namespace slimgrad::trainer {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Bytes to numbers around zero, without the mean colour of each image, which says nothing about its
-// class and delays learning; laid out as oneDNN's convolutions like it best.
-torch::Tensor to_input(const torch::Tensor& bytes) {
-  torch::Tensor input = bytes.to(torch::kFloat).div_(64);
-  input.sub_(input.mean({2, 3}, /*keepdim=*/true));
-  return input.contiguous(torch::MemoryFormat::ChannelsLast);
-}
-
-void set_learning_rate(torch::optim::AdamW& optimizer, double rate) {
-  for (auto& group : optimizer.param_groups())
-    static_cast<torch::optim::AdamWOptions&>(group.options()).lr(rate);
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 double median(std::vector<double> values) {
+  if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
 
-struct StepOutcome {
-  double loss;
-  std::int64_t correct;
-};
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Part& network,
+                                                        const TrainingOptions& options) {
+  if (options.optimizer == "sgd")
+    return std::make_unique<torch::optim::SGD>(network.parameters(),
+                                               torch::optim::SGDOptions(options.learning_rate)
+                                                   .momentum(options.momentum)
+                                                   .weight_decay(options.weight_decay));
+  return std::make_unique<torch::optim::AdamW>(
+      network.parameters(),
+      torch::optim::AdamWOptions(options.learning_rate).weight_decay(options.weight_decay));
+}
 
-StepOutcome take_step(torch::nn::Sequential& network, torch::optim::AdamW& optimizer,
-                      const Samples& training, const torch::Tensor& batch) {
-  const torch::Tensor labels = training.labels.index_select(0, batch);
-  const torch::Tensor scores = network->forward(to_input(training.images.index_select(0, batch)));
-  const torch::Tensor loss = torch::nn::functional::cross_entropy(scores, labels);
-  optimizer.zero_grad();
-  loss.backward();
-  optimizer.step();
-  const auto value = loss.item<double>();
-  if (!std::isfinite(value)) throw std::runtime_error("the loss is not finite: training diverged");
-  return {value, scores.argmax(1).eq(labels).sum().item<std::int64_t>()};
+// One row for each prediction.
+torch::Tensor rows(const torch::Tensor& scores) { return scores.reshape({-1, scores.size(-1)}); }
+
+std::int64_t num_correct(const torch::Tensor& scores, const torch::Tensor& targets) {
+  return scores.argmax(1).eq(targets).sum().item<std::int64_t>();
+}
+
+std::int64_t activation_values(const Part& network) {
+  std::int64_t values = 0;
+  for (const auto& module : network.modules())
+    if (const auto* activation = dynamic_cast<const Activation*>(module.get()))
+      values += activation->elements;
+  return values;
 }
 
 }  // namespace
 
-Samples to_samples(const GlyphSet& set) {
-  const auto count = static_cast<std::int64_t>(set.labels.size());
-  // from_blob only looks at the memory, so the tensors get copies of their own.
-  return {torch::from_blob(const_cast<std::uint8_t*>(set.images.data()),
-                           {count, kNumChannels, kImageSide, kImageSide}, torch::kUInt8)
-              .clone(),
-          torch::from_blob(const_cast<std::int64_t*>(set.labels.data()), {count}, torch::kLong)
-              .clone()};
+std::string hash_of(const std::vector<torch::Tensor>& tensors) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const torch::Tensor& tensor : tensors) {
+    const torch::Tensor whole = tensor.contiguous();
+    const auto* bytes = static_cast<const std::uint8_t*>(whole.const_data_ptr());
+    for (std::size_t i = 0; i < whole.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  }
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
+  return digits;
 }
 
-double one_cycle(std::int64_t step, std::int64_t num_steps) {
-  const double done = (static_cast<double>(step) + 0.5) / static_cast<double>(num_steps);
-  constexpr double kPeak = 0.2;
-  return done < kPeak ? done / kPeak : (1 - done) / (1 - kPeak);
-}
-
-double accuracy_of(torch::nn::Sequential& network, const Samples& samples) {
+Evaluation evaluate(Part& network, const Batches& batches) {
   constexpr std::int64_t kBatch = 500;
   torch::NoGradGuard no_grad;
-  network->eval();
-  std::int64_t correct = 0;
-  const std::int64_t count = samples.labels.size(0);
-  for (std::int64_t from = 0; from < count; from += kBatch) {
-    const std::int64_t to = std::min(from + kBatch, count);
-    const torch::Tensor scores = network->forward(to_input(samples.images.slice(0, from, to)));
-    correct += scores.argmax(1).eq(samples.labels.slice(0, from, to)).sum().item<std::int64_t>();
+  network.eval();
+  double loss = 0;
+  std::int64_t correct = 0, judged = 0;
+  for (std::int64_t from = 0; from < batches.num_test(); from += kBatch) {
+    const Batch batch = batches.test(from, std::min(from + kBatch, batches.num_test()));
+    const torch::Tensor scores = rows(network.forward(batch.input));
+    const torch::Tensor targets = batch.target.reshape(-1);
+    loss += torch::nn::functional::cross_entropy(
+                scores, targets,
+                torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum))
+                .item<double>();
+    correct += num_correct(scores, targets);
+    judged += targets.numel();
   }
-  return static_cast<double>(correct) / static_cast<double>(count);
+  const auto count = static_cast<double>(judged);
+  return {loss / count, static_cast<double>(correct) / count};
 }
 
-RunResult train(torch::nn::Sequential& network, const Samples& training, const Samples& test,
-                const TrainingOptions& options,
-                const std::function<void(const Progress&)>& report) {
-  torch::optim::AdamW optimizer(
-      network->parameters(),
-      torch::optim::AdamWOptions(options.learning_rate).weight_decay(options.weight_decay));
-  const at::Generator order = at::detail::createCPUGenerator(options.seed);
-  const std::int64_t count = training.labels.size(0), batches = count / options.batch_size;
-  const Clock::time_point start = Clock::now();
-  RunResult result;
-  std::vector<double> step_seconds;
-  Progress progress{.num_epochs = options.epochs, .num_steps = options.epochs * batches};
-  for (int epoch = 1; epoch <= options.epochs; ++epoch) {
-    network->train();
-    const torch::Tensor permutation = torch::randperm(count, order, torch::kLong);
-    double loss_sum = 0;
-    std::int64_t correct = 0;
-    for (std::int64_t i = 0; i < batches; ++i) {
-      const Clock::time_point step_start = Clock::now();
-      set_learning_rate(optimizer,
-                        options.learning_rate * one_cycle(progress.step, progress.num_steps));
-      const StepOutcome outcome =
-          take_step(network, optimizer, training,
-                    permutation.slice(0, i * options.batch_size, (i + 1) * options.batch_size));
-      step_seconds.push_back(seconds_since(step_start));
-      result.gradients.add(gate_reports(network));
-      loss_sum += outcome.loss;
-      correct += outcome.correct;
-      ++progress.step;
-      progress.images += options.batch_size;
-      progress.epoch = epoch;
-      progress.last_of_epoch = i + 1 == batches;
-      progress.loss = loss_sum / static_cast<double>(i + 1);
-      progress.accuracy =
-          static_cast<double>(correct) / static_cast<double>((i + 1) * options.batch_size);
-      progress.images_per_second = static_cast<double>(progress.images) / seconds_since(start);
-      report(progress);
-    }
-    result.loss_by_epoch.push_back(progress.loss);
-    result.accuracy_by_epoch.push_back(accuracy_of(network, test));
-    result.seconds_by_epoch.push_back(
-        std::accumulate(step_seconds.end() - batches, step_seconds.end(), 0.0));
+Training::Training(PartPtr network, const GradientChoice& gradients, const Batches& batches,
+                   const TrainingOptions& options, RunState& state, TrainingHooks hooks)
+    : network_(std::move(network)),
+      gates_(*network_, gradients),
+      batches_(batches),
+      options_(options),
+      state_(state),
+      hooks_(std::move(hooks)),
+      stored_(!gradients.sparse),
+      refreshes_(gradients.refresh_every == 0),
+      optimizer_(make_optimizer(*network_, options)),
+      order_(at::detail::createCPUGenerator(options.seed)),
+      order_state_(order_.get_state()) {
+  for (const auto& parameter : network_->named_parameters())
+    tensors_["network." + parameter.key()] = parameter.value();
+  for (const auto& buffer : network_->named_buffers())
+    tensors_["network." + buffer.key()] = buffer.value();
+  for (const auto& [name, tensor] : gates_.state()) tensors_["gate." + name] = tensor;
+  tensors_["order"] = order_state_;
+}
+
+std::int64_t Training::steps_an_epoch() const {
+  return batches_.num_training() / options_.batch_size;
+}
+
+torch::Tensor Training::begin_epoch() {
+  network_->train();
+  if (state_.step_in_epoch == 0) {
+    order_state_.copy_(order_.get_state());
+    if (refreshes_) gates_.refresh();
+  } else {
+    order_.set_state(order_state_);
   }
-  result.test_accuracy = result.accuracy_by_epoch.back();
-  result.mean_step_seconds = std::accumulate(step_seconds.begin(), step_seconds.end(), 0.0) /
-                             static_cast<double>(step_seconds.size());
-  result.median_step_seconds = median(step_seconds);
-  return result;
+  return torch::randperm(batches_.num_training(), order_, torch::kLong);
+}
+
+Training::Outcome Training::take_step(const Batch& batch) {
+  gates_.before_step();
+  const torch::Tensor scores = rows(network_->forward(batch.input));
+  const torch::Tensor targets = batch.target.reshape(-1);
+  const torch::Tensor loss = torch::nn::functional::cross_entropy(scores, targets);
+  optimizer_->zero_grad();
+  loss.backward();
+  optimizer_->step();
+  return {loss.item<double>(), num_correct(scores, targets), targets.numel()};
+}
+
+GradientLook Training::look(const std::string& layer, const char* tensor,
+                            const torch::Tensor& gradient) {
+  const double start = now();
+  const torch::Tensor whole =
+      gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous();
+  const std::span<const float> values(whole.const_data_ptr<float>(),
+                                      static_cast<std::size_t>(whole.numel()));
+  GradientLook look{.layer = layer, .tensor = tensor, .stats = {}, .fits = {}, .sizes = {}};
+  if (options_.histograms) look.stats = measure(values);
+  if (options_.fits) look.fits = fit_families(values);
+  look_seconds_ += now() - start;
+  return look;
+}
+
+std::vector<GradientLook> Training::look_at_weights() {
+  std::vector<GradientLook> looks;
+  for (const Layer* layer : layers_of(*network_)) {
+    const torch::Tensor gradient = layer->weight.grad();
+    if (!gradient.defined()) continue;
+    looks.push_back(look(layer->name, "weight_gradient", gradient));
+    if (!options_.bits) continue;
+    const torch::Tensor whole = gradient.contiguous();
+    looks.back().sizes =
+        code_sizes({whole.const_data_ptr<float>(), static_cast<std::size_t>(whole.numel())});
+  }
+  return looks;
+}
+
+bool Training::step(const torch::Tensor& order, std::int64_t index) {
+  const std::int64_t size = options_.batch_size;
+  const double start = now();
+  look_seconds_ = 0;
+  const double rate = options_.learning_rate * rate_share(options_.schedule, state_.step,
+                                                          options_.epochs * steps_an_epoch());
+  for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
+  const bool looks =
+      std::ranges::find(options_.probe_steps, state_.step + 1) != options_.probe_steps.end();
+  std::vector<GradientLook> seen;
+  GradientWatch& watch = *layers_of(*network_).front()->watch;
+  watch.on = looks;
+  watch.see = [&](const std::string& layer, const torch::Tensor& gradient) {
+    seen.push_back(look(layer, "neural_gradient", gradient));
+  };
+  const Outcome outcome = take_step(
+      batches_.training(order.slice(0, index * size, (index + 1) * size), state_.epoch + 1));
+  watch = {};
+  const double seconds = now() - start - look_seconds_;
+  if (!std::isfinite(outcome.loss)) return false;
+  step_seconds_.push_back(seconds);
+  state_.epoch_seconds += seconds;
+  state_.result.step_seconds += seconds;
+  state_.loss_sum += outcome.loss;
+  state_.correct += outcome.correct;
+  state_.judged += outcome.judged;
+  state_.activation_values = activation_values(*network_);
+  ++state_.step;
+  ++state_.step_in_epoch;
+  const std::vector<LayerReport> reports = gates_.reports();
+  state_.epoch_gradients.add(reports, stored_);
+  state_.result.gradients.add(reports, stored_);
+  if (looks) {
+    std::ranges::reverse(seen);  // backward meets the last layer first
+    for (GradientLook& look : look_at_weights()) seen.push_back(std::move(look));
+    hooks_.looked(seen);
+  }
+  return true;
+}
+
+bool Training::stops() const {
+  return hooks_.interrupted() || (options_.stop_after > 0 && state_.step == options_.stop_after);
+}
+
+void Training::tell_progress() {
+  Progress progress{.epoch = state_.epoch + 1,
+                    .num_epochs = options_.epochs,
+                    .step = state_.step,
+                    .num_steps = options_.epochs * steps_an_epoch(),
+                    .samples = (state_.step - first_step_) * options_.batch_size,
+                    .batch_size = options_.batch_size,
+                    .last_of_epoch = state_.step_in_epoch == steps_an_epoch()};
+  progress.loss = state_.loss_sum / static_cast<double>(state_.step_in_epoch);
+  progress.accuracy = static_cast<double>(state_.correct) / static_cast<double>(state_.judged);
+  progress.samples_per_second = static_cast<double>(progress.samples) / (now() - started_);
+  hooks_.progress(progress);
+}
+
+void Training::end_epoch() {
+  EpochResult epoch{.epoch = ++state_.epoch, .steps = state_.step};
+  epoch.rate = optimizer_->param_groups().front().options().get_lr();
+  epoch.loss = state_.loss_sum / static_cast<double>(state_.step_in_epoch);
+  epoch.accuracy = static_cast<double>(state_.correct) / static_cast<double>(state_.judged);
+  epoch.seconds = state_.epoch_seconds;
+  epoch.activation_values = state_.activation_values;
+  const double start = now();
+  const Evaluation evaluation = evaluate(*network_, batches_);
+  epoch.test_loss = evaluation.loss;
+  epoch.test_accuracy = evaluation.accuracy;
+  epoch.test_seconds = now() - start;
+  state_.result.epochs.push_back(epoch);
+  state_.step_in_epoch = 0;
+  hooks_.epoch_done(epoch);
+  state_.loss_sum = state_.epoch_seconds = 0;
+  state_.correct = state_.judged = 0;
+  state_.epoch_gradients = {};
+}
+
+void Training::end() {
+  std::set<const void*> of_gates;
+  for (const auto& [name, tensor] : gates_.state()) of_gates.insert(tensor.const_data_ptr());
+  std::vector<torch::Tensor> weights = network_->parameters();
+  for (const torch::Tensor& buffer : network_->buffers())
+    if (!of_gates.contains(buffer.const_data_ptr())) weights.push_back(buffer);
+  state_.result.weights = hash_of(weights);
+  state_.result.median_step_seconds = median(step_seconds_);
+  state_.result.finished = true;
+}
+
+bool Training::run() {
+  started_ = now();
+  first_step_ = state_.step;
+  while (state_.epoch < options_.epochs && !state_.result.diverged) {
+    const torch::Tensor order = begin_epoch();
+    while (state_.step_in_epoch < steps_an_epoch()) {
+      if (!step(order, state_.step_in_epoch)) {
+        state_.result.diverged = true;
+        break;
+      }
+      tell_progress();
+      if (stops()) {
+        hooks_.save();
+        return false;
+      }
+    }
+    if (state_.result.diverged) break;
+    end_epoch();
+    if (state_.epoch == options_.epochs) break;
+    hooks_.save();
+    if (hooks_.interrupted()) return false;
+  }
+  end();
+  hooks_.save();
+  return true;
 }
 
 }  // namespace slimgrad::trainer

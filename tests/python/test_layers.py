@@ -17,7 +17,17 @@ MAY_INCLUDE = {
     "torch": {"base", "formats", "math", "kernels", "arrays", "libtorch"},
     "program": {"base", "formats", "math", "kernels", "arrays", "cli11", "json"},
     # The two programs print the same tables.
-    "trainer": {"base", "formats", "arrays", "torch", "program", "libtorch", "cli11", "json"},
+    "trainer": {
+        "base",
+        "formats",
+        "math",
+        "arrays",
+        "torch",
+        "program",
+        "libtorch",
+        "cli11",
+        "json",
+    },
 }
 PROGRAMS = ("program", "trainer")
 

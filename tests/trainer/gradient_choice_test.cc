@@ -32,6 +32,17 @@ TEST(GradientChoice, ReadsFormatsAndSparsity) {
   EXPECT_EQ(both->underflow, Underflow::kStochastic);
 }
 
+TEST(GradientChoice, ReadsASplit) {
+  const auto format = parse_gradient_choice("1-3-2").gates;
+  ASSERT_TRUE(format && format->format);
+  EXPECT_EQ(format->format->name(), "1-3-2");
+  EXPECT_EQ(format->bits, 6);
+  const auto both = parse_gradient_choice("prune:0.9+1-3-0").gates;
+  ASSERT_TRUE(both && both->format);
+  EXPECT_EQ(both->sparsity, 0.9);
+  EXPECT_EQ(both->bits, 4);
+}
+
 TEST(GradientChoice, ReadsTheSparsitiesOfTwoProducts) {
   const GradientChoice choice = parse_gradient_choice("sparse:0.95:0");
   EXPECT_FALSE(choice.gates);
@@ -46,6 +57,10 @@ TEST(GradientChoice, RefusesTheRest) {
                            "fp1",
                            "fp9",
                            "fp6x",
+                           "1-",
+                           "1-0-3",
+                           "1-3-2x",
+                           "2-3-2",
                            "fp-6",
                            "FP6",
                            "prune",

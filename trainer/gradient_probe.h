@@ -1,0 +1,52 @@
+// A close look at one gradient: its magnitudes, the laws they follow, and what a code makes of it.
+// For arrays; no torch.
+#ifndef SLIMGRAD_TRAINER_GRADIENT_PROBE_H_
+#define SLIMGRAD_TRAINER_GRADIENT_PROBE_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <slimgrad/distribution.h>
+#include <slimgrad/payload_info.h>
+#include <slimgrad/tensor_stats.h>
+
+namespace slimgrad::trainer {
+
+struct FamilyFit {
+  Distribution law;
+  double ks_distance;
+};
+
+// Every family that slimgrad fits; those that cannot be are left out. Of a large gradient a sample
+// of kFitSample values, at positions that a hash chooses, is fitted.
+inline constexpr std::size_t kFitSample = std::size_t{1} << 17;
+std::vector<FamilyFit> fit_families(std::span<const float> gradient);
+
+struct CodeSize {
+  std::string coder;  // "rans", "huffman"
+  TableModel model;
+  double bits;  // of the whole payload, header included, over values
+};
+
+// The gradient in levels of 8 bits up to its maximum, as encode() cuts it with kUniform: the
+// entropy of the levels, in bits a value, and what each coder needs under each model. Empty where
+// there is nothing to code: no value, or one that is not finite.
+struct CodeSizes {
+  double entropy = 0;
+  std::vector<CodeSize> codes;
+};
+CodeSizes code_sizes(std::span<const float> gradient);
+
+// What was found of one layer at a step.
+struct GradientLook {
+  std::string layer, tensor;  // tensor: "neural_gradient" or "weight_gradient"
+  TensorStats stats;
+  std::vector<FamilyFit> fits;
+  CodeSizes sizes;
+};
+
+}  // namespace slimgrad::trainer
+
+#endif  // SLIMGRAD_TRAINER_GRADIENT_PROBE_H_
