@@ -14,9 +14,17 @@ Cells = dict[tuple[str, int], float]
 
 
 def heat_map(
-    rows: list[str], columns: list, cells: dict, x: dict, what: str, limits: tuple[float, float]
+    rows: list[str],
+    columns: list,
+    cells: dict,
+    x: dict,
+    what: str,
+    limits: tuple[float, float],
+    digits: int = 2,
 ) -> Panel:
     """``cells`` by row and column; what is not there stays empty."""
+    # Numbers where a phone has room for them.
+    shown = {"texttemplate": f"%{{z:.{digits}f}}"} if len(columns) <= 10 - digits else {}
     names = short_layers(rows)
     trace = {
         "type": "heatmap",
@@ -27,8 +35,7 @@ def heat_map(
         "zmin": limits[0],
         "zmax": limits[1],
         "colorscale": SCALE,
-        # Numbers where there is room for them: a phone shows eight.
-        **({"texttemplate": "%{z:.2f}"} if len(columns) <= 8 else {}),
+        **shown,
         "colorbar": {"thickness": 10, "outlinewidth": 0},
         "hoverongaps": False,
         "hovertemplate": f"%{{text}}<br>{x['title']['text']} %{{x}}: {what} %{{z:.4g}}"
@@ -78,11 +85,11 @@ def _over_time(
         rows = list(dict.fromkeys(layer for layer, _ in cells))
         columns = thinned(sorted({step for _, step in cells}), MOST_COLUMNS)
         limits = (min(everything), max(everything))
-        panel = heat_map(rows, columns, cells, axis("step"), what, limits)
-        worst = min(cells, key=cells.get)[0]
-        widest = max(cells, key=cells.get)[0]
-        values = span(list(cells.values()), ".3f" if what != "spread" else ".2f")
-        said = title.format(run=run.name, span=values, lowest=worst, highest=widest)
+        digits = 2 if what == "spread" else 3
+        panel = heat_map(rows, columns, cells, axis("step"), what, limits, digits)
+        values = span(list(cells.values()), f".{digits}f")
+        lowest, highest = (f(cells, key=cells.get)[0] for f in (min, max))
+        said = title.format(run=run.name, span=values, lowest=lowest, highest=highest)
         figure.variants.append(Variant(run.name, said, [panel]))
     return figure
 

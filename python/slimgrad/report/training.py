@@ -30,7 +30,7 @@ def _series(run: Run, field: str, over: str) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _trace(run: Run, field: str, over: str, name: str, **line: object) -> Trace | None:
+def _trace(run: Run, field: str, over: str, what: str = "", **line: object) -> Trace | None:
     x, y = _series(run, field, over)
     if not x:
         return None
@@ -39,10 +39,10 @@ def _trace(run: Run, field: str, over: str, name: str, **line: object) -> Trace 
         "mode": "lines+markers" if len(x) <= 60 else "lines",
         "x": rounded(x),
         "y": rounded(y),
-        "name": name,
+        "name": run.name,
         "line": {**run_line(run), **line},
         "marker": {"size": 6, "color": run.colour},
-        "hovertemplate": f"{name}<br>%{{y:.4g}} after %{{x:.4g}} {over}<extra></extra>",
+        "hovertemplate": f"{run.name}{what}<br>%{{y:.4g}} after %{{x:.4g}} {over}<extra></extra>",
     }
 
 
@@ -71,7 +71,7 @@ def accuracy(runs: list[Run]) -> Figure:
 
     def variant(over: str) -> Variant | None:
         field = "test_accuracy" if _final(runs, "test_accuracy") else "accuracy"
-        traces = [t for run in runs if (t := _trace(run, field, over, run.name))]
+        traces = [t for run in runs if (t := _trace(run, field, over))]
         final = _final(runs, field)
         if not traces:
             return None
@@ -108,7 +108,7 @@ def loss(runs: list[Run]) -> Figure:
         for run in runs:
             for field, what in _LOSS_LINES:
                 dash = {} if field == "loss" else {"dash": "dot"}
-                trace = _trace(run, field, over, f"{run.name}, {what}", **dash)
+                trace = _trace(run, field, over, f", {what}", **dash)
                 if trace:
                     first = all(other["legendgroup"] != run.name for other in traces)
                     traces.append(trace | {"legendgroup": run.name, "showlegend": first})
