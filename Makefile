@@ -1,6 +1,6 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
-.PHONY: help demo test test-cpp test-python build wheel test-wheel check-torch-builds check-clang \
-        check-arm64 bench results lint format asan asan-torch tsan-torch fuzz setup setup-build clean
+.PHONY: help demo test test-cpp test-python test-clients build wheel test-wheel check-torch-builds \
+        check-clang check-arm64 bench results lint format asan asan-torch tsan-torch fuzz setup setup-build clean
 .DEFAULT_GOAL := build
 
 PYTHON := .venv/bin/python
@@ -39,6 +39,10 @@ test-cpp: build
 
 test-python: build
 	$(PYTHON) -m pytest -q
+
+test-clients: build ## Tests with the packages that users bring (requirements-clients.txt)
+	@scripts/setup clients
+	$(PYTHON) -m pytest -q tests/clients
 
 asan: setup ## C++ tests of the core under AddressSanitizer and UBSan, and the fuzzer for a moment
 	$(call configure,asan)

@@ -59,8 +59,11 @@ struct GateState {
   double target = 0;       // settings.sparsity as it was asked for; an allocation spreads it
   double asked_scale = 0;  // settings.fixed_scale as it was asked for
   std::int64_t good_steps = 0;  // of a dynamic loss scale, since its last change
-  std::int64_t seen_calls = 0;  // `calls` when that was last looked at
+  std::int64_t seen_calls = 0;  // `calls` when all gates were last looked at (gates.h)
 };
+
+// Whether there was a backward pass since all gates were last looked at.
+inline bool has_news(const GateState& gate) { return gate.calls != gate.seen_calls; }
 
 // A seed for each of a model's layers, from one for all.
 inline std::uint64_t layer_seed(std::uint64_t seed, std::uint64_t index) {

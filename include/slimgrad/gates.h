@@ -23,6 +23,8 @@ struct GateRecord {
   bool counts() const;
 };
 
+// Both functions have seen all gates afterwards: has_news() is false until the next backward pass.
+
 // Spreads the gates' target, which is the same in all, over those that count, for the next pass; so
 // none before the first. What a gradient cannot be pruned to is approached: one that is sparser
 // than wanted already is not a mistake of the user's. Targets name gates by their index; one that

@@ -7,6 +7,7 @@ layer converted by a hook would be skipped wherever a plain one of its class was
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch import nn
 
 
 def _is_wrapper(cls: type) -> bool:
-    """Whether the class was made by torch for one module: by a parametrization, or by FSDP2."""
-    if any(base.__name__ == "FSDPModule" for base in cls.__bases__):
+    """Whether the class was made by torch for one module: by a parametrization, or by FSDP2 and
+    what is built on it (replicate)."""
+    mixed_in = [base for base in cls.__bases__ if not issubclass(base, nn.Module)]
+    if any(above.__name__ == "FSDPModule" for base in mixed_in for above in base.__mro__):
         return True
     return cls.__name__.startswith("Parametrized") and cls.__module__.startswith("torch.nn.utils")
 
@@ -26,6 +29,11 @@ def core_class(module: nn.Module) -> type:
     while _is_wrapper(cls):
         cls = cls.__bases__[-1]
     return cls
+
+
+def class_within(module: nn.Module, is_wanted: Callable[[type], bool]) -> type:
+    """The class among those of a module that is wanted, whatever was put on top of it since."""
+    return next(cls for cls in type(module).__mro__ if is_wanted(cls))
 
 
 class Made:

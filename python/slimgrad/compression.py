@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from ._library import ops
@@ -34,12 +35,17 @@ def _gate_options(
         ("sample", sample, 1),
         ("min_elements", min_elements, 0),
     ]:
-        if value is not None and not (isinstance(value, int) and value >= least):
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and not (is_whole and value >= least):
             raise ValueError(f"[compress] expected {name} >= {least}, got {value!r}")
-    points = sorted((schedule or {}).items())
-    for call, _ in points:
-        if not call % 1 == 0:
+    if schedule is not None and not isinstance(schedule, Mapping):
+        raise ValueError(f"[compress] expected schedule={{pass: sparsity}}, got {schedule!r}")
+    for call, sparsity in (schedule or {}).items():
+        if not (isinstance(call, int | float) and call % 1 == 0):
             raise ValueError(f"[compress] expected whole numbers in schedule, got {call!r}")
+        if not isinstance(sparsity, int | float):
+            raise ValueError(f"[compress] expected sparsities in schedule, got {sparsity!r}")
+    points = sorted((schedule or {}).items())
     options = {
         "refresh_every": refresh,
         "warmup": warmup,
@@ -168,9 +174,16 @@ def compress(
         torch.distributed, looked up when they are drawn. Set it where ranks hold the same gradient
         and must compress it alike, as in tensor parallelism: to the data-parallel rank.
 
+    Compress a finished model: layers that are copied afterwards draw what the original draws and
+    are in no report. Code that asks for ``type(module) is nn.Linear`` does not find converted
+    layers (isinstance does): initialise before, and call remove() before quantizing or fusing a model.
+    Whoever compiles a model and runs it before its process group exists sets ``stream``.
+
     A model that is refused, or in which anything fails, is left as it was. The model's own
     state_dict() stays that of the plain model: controller.state_dict() is the rest.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"[compress] expected model to be a module, got {type(model).__name__}")
     prune, quantize = parse_gradients(gradients)
     sparse = prune is not None and prune.is_sparse
     if schedule is not None and (prune is None or prune.allocation != "uniform"):
@@ -193,8 +206,9 @@ def compress(
         if activations is not None:
             _replace_activations(controller, activations, inputs, selection)
         if prune is not None or quantize is not None:
-            _convert_layers(controller, selection, seed, stream, options)
-            controller._look_between_steps(counts_passes=warmup > 0 or schedule is not None)
+            with torch.inference_mode(False):  # The state will change in backward passes.
+                _convert_layers(controller, selection, seed, stream, options)
+            controller._look_between_steps(counts_passes=warmup > 0 or bool(schedule))
     except BaseException:
         controller.remove()
         raise

@@ -21,7 +21,7 @@ from .nn.tuning import timed_ways
 from .resumption import MISSING, WeightsLoaded
 from .run_log import RunLog
 from .selection import Selector, names_in, selects
-from .state import Holders, holders_in, load_into, state_of
+from .state import Holders, holders_in, load_into, name_of_layer, state_of
 from .summary import summary_lines
 
 
@@ -152,9 +152,12 @@ class Controller:
             self.prune = replace(self.prune, sparsity=None, **products)
         else:
             self.prune = replace(self.prune, sparsity=sparsity)
+        before = list(self.gates)
         for layer in self.layers.values():
             layer.set_sparsity(sparsity, product)
-        self._look_between_steps()
+        # What is between steps knows gates, not sparsities; a new one is compiled again each time.
+        if list(self.gates) != before:
+            self._look_between_steps()
 
     def set_way(self, way: str, layers: Selector = None, product: str | None = None) -> None:
         """How products of layers with a sparse backward pass are done from now on: "sparse",
@@ -225,17 +228,29 @@ class Controller:
 
     def _holders(self) -> Holders:
         return {
-            ".".join(filter(None, (name, part))): holder
+            name_of_layer(".".join(filter(None, (name, part)))): holder
             for name, layer in self.layers.items()
             if layer.is_attached()
             for part, holder in holders_in(layer.module).items()
         }
 
+    def _common_settings(self) -> dict[str, float]:
+        """What layers are told together, and no plan of one of them holds."""
+        settings: dict[str, float] = {}
+        prune, scale = self._allocating, self._dynamic_scale
+        if prune is not None:
+            settings["cap"] = float(prune.cap)
+            targets = (prune.targets or {}).items()
+            settings |= {f"target of {name}": float(cosine) for name, cosine in targets}
+        if scale is not None:
+            settings["growth_interval"] = float(scale.growth_interval)
+        return settings
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What the model's own state_dict() does not hold: seeds, counters, plans in force, what
         was measured last, pinned ways. Tensors by name, on the CPU, for safetensors, torch.save
         and torch.distributed.checkpoint. Each rank of a distributed job has its own."""
-        return state_of(self._holders())
+        return state_of(self._holders(), self._common_settings())
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Goes on where state_dict() was taken, to the bit.
@@ -244,7 +259,7 @@ class Controller:
         saved under other settings, or for other layers, a StateWarning names both, and what is set
         now holds. A state that is damaged raises ValueError, and nothing has changed.
         """
-        load_into(self._holders(), state)
+        load_into(self._holders(), state, self._common_settings())
         if self._loaded is not None:
             self._loaded.state_loaded()
 
@@ -272,12 +287,21 @@ class Controller:
         self._replaced.clear()
         if gone:
             warnings.warn(
-                f"[remove] no longer as compress() left them, and not restored: {', '.join(gone)}",
+                f"[remove] replaced since, or no longer in the model: {', '.join(gone)}",
                 stacklevel=2,
             )
         return gone
 
     # ---- what looks at all layers -----------------------------------------------------------
+
+    @property
+    def _allocating(self) -> Prune | None:
+        return self.prune if self.prune is not None and self.prune.allocation != "uniform" else None
+
+    @property
+    def _dynamic_scale(self) -> LossScale | None:
+        scale = self.quantize.scale if self.quantize else None
+        return scale if isinstance(scale, LossScale) and scale.dynamic else None
 
     def _forget_between_steps(self) -> None:
         for group in self._between_steps:
@@ -287,11 +311,7 @@ class Controller:
     def _look_between_steps(self, counts_passes: bool = False) -> None:
         """Puts gates together that are looked at together, if that is needed."""
         self._forget_between_steps()
-        prune = (
-            self.prune if self.prune is not None and self.prune.allocation != "uniform" else None
-        )
-        scale = self.quantize.scale if self.quantize else None
-        scale = scale if isinstance(scale, LossScale) and scale.dynamic else None
+        prune, scale = self._allocating, self._dynamic_scale
         if self._loaded is None and (counts_passes or scale is not None):
             self._loaded = WeightsLoaded(self.model)
         if prune is None and scale is None and self._loaded is None:

@@ -35,6 +35,22 @@ class StateHolder(nn.Module):
         )
 
 
+class _GateInGraph(torch.autograd.Function):
+    """ops.gradient_gate for graphs of torch.compile, in which backward may write a plan that
+    another forward pass has kept: two passes before one backward, as siamese networks have them.
+    What is saved as an attribute has no version to compare. Not for graphs that look at all plans,
+    whose own new ones would be kept: there torch refuses the second pass."""
+
+    @staticmethod
+    def forward(ctx, x, plan, stats, stream):
+        ctx.plan, ctx.stats, ctx.stream = plan, stats, stream
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ops.compress_gradient(grad, ctx.plan, ctx.stats, ctx.stream), None, None, None
+
+
 class GradientGate(StateHolder):
     """The identity whose backward compresses the gradient. Its tensors hold all its state; the
     library alone knows their layout.
@@ -52,8 +68,7 @@ class GradientGate(StateHolder):
         self.stats = ops.new_gate_stats()
         self.stream = stream
         self.between_steps: BetweenSteps | None = None
-        self.place = 0  # among the gates that are looked at together
-        self.leads = False  # whether it is the one whose graph looks at all
+        self.leads = False  # whether a graph of torch.compile that it is in looks at all gates
 
     def enter(self) -> None:
         """Called in every forward pass of the layer, whether there will be a gradient or not."""
@@ -63,8 +78,7 @@ class GradientGate(StateHolder):
     @torch.compiler.assume_constant_result
     def stand_for_leader(self) -> bool:
         """Called while torch.compile traces, not by its graphs, which guard on ``leads``."""
-        if self.between_steps.leader is None:
-            self.between_steps.leader, self.leads = self, True
+        self.leads = self.leads or self.between_steps.needs_leader()
         return self.leads
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -76,7 +90,18 @@ class GradientGate(StateHolder):
         refuse_transforms()
         if not x.requires_grad:
             return x
-        return ops.gradient_gate(x, self.plan, self.stats, current_stream(self.stream))
+        if hasattr(x, "to_local"):  # A DTensor: of tensor parallelism each rank has its part.
+            local = self._gate(x.to_local())
+            shape = {"shape": x.size(), "stride": x.stride(), "run_check": False}
+            return type(x).from_local(local, x.device_mesh, x.placements, **shape)
+        return self._gate(x)
+
+    def _gate(self, x: torch.Tensor) -> torch.Tensor:
+        stream = current_stream(self.stream)
+        looks = self.between_steps is not None and self.between_steps.is_needed
+        if torch.compiler.is_compiling() and not looks:
+            return _GateInGraph.apply(x, self.plan, self.stats, stream)
+        return ops.gradient_gate(x, self.plan, self.stats, stream)
 
     def tensors_by_name(self) -> dict[str, torch.Tensor]:
         return {"plan": self.plan, "stats": self.stats}

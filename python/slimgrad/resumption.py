@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import torch
 from torch import nn
 
 from .state import StateWarning
@@ -37,6 +38,12 @@ class WeightsLoaded:
         if self.without_state and not self._warned:
             self._warned = True
             warnings.warn(f"[compress] {MISSING}", StateWarning, stacklevel=2)
+
+    @torch.compiler.assume_constant_result
+    def warn_while_tracing(self) -> bool:
+        """A graph guards on ``without_state`` and is traced anew when it changes."""
+        self.warn_once()
+        return True
 
     def remove(self) -> None:
         self._hook.remove()

@@ -30,6 +30,11 @@ Selector = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 def names_in(selector: Selector) -> list[str]:
     if selector is None or callable(selector):
         return []
+    if not isinstance(selector, str | Sequence):
+        raise ValueError(
+            "[compress] expected include and exclude to be names of modules or a predicate "
+            f"(name, module), got {selector!r}"
+        )
     return [selector] if isinstance(selector, str) else list(selector)
 
 

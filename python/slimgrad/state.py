@@ -8,7 +8,7 @@ compress(), and is what the program says now: a state that was saved under anoth
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -16,11 +16,13 @@ from torch import nn
 from ._library import ops
 from ._wrappers import inner_model
 from .gate import GradientGate, StateHolder
+from .names import MODEL, fold
 from .nn.gated import GATE
 from .nn.layers import SPARSE
 
 VERSION = 1
 _VERSION_KEY = "version"
+_SETTING = "setting:"  # in front of what all layers were told together, which no plan holds
 
 
 class StateWarning(UserWarning):
@@ -28,29 +30,38 @@ class StateWarning(UserWarning):
 
 
 Holders = dict[str, StateHolder]  # by the name of the layer or product
+State = dict[str, torch.Tensor]
 
 
 def holders_in(module: nn.Module) -> Holders:
     """What holds state inside a module. The names are those of the layers: neither our submodules
     nor wrappers of torch are in them."""
-    unnamed = (GATE, SPARSE, "_orig_mod")
     return {
-        ".".join(part for part in name.split(".") if part not in unnamed): child
+        name_of_layer(name): child
         for name, child in inner_model(module).named_modules()
         if isinstance(child, StateHolder) and child.tensors_by_name()
     }
 
 
-def state_of(holders: Holders) -> dict[str, torch.Tensor]:
+def name_of_layer(name: str) -> str:
+    """Without the parts that are ours, or torch.compile's."""
+    return ".".join(part for part in name.split(".") if part not in (GATE, SPARSE, "_orig_mod"))
+
+
+def state_of(holders: Holders, settings: Mapping[str, float] | None = None) -> State:
     state = {
         f"{name}.{key}" if name else key: tensor.clone()
         for name, holder in holders.items()
         for key, tensor in holder.tensors_by_name().items()
     }
-    return state | {_VERSION_KEY: torch.tensor([VERSION])}
+    told = {
+        _SETTING + name: torch.tensor([value], dtype=torch.float64, device="cpu")
+        for name, value in (settings or {}).items()
+    }
+    return state | told | {_VERSION_KEY: torch.tensor([VERSION], device="cpu")}
 
 
-def state_dict(module: nn.Module) -> dict[str, torch.Tensor]:
+def state_dict(module: nn.Module) -> State:
     """The state of all compressed layers in a module, for those who have no controller: layers of
     slimgrad.nn used as they are. Tensors alone, on the CPU: it goes into safetensors, torch.save
     and torch.distributed.checkpoint."""
@@ -62,33 +73,72 @@ def load_state_dict(module: nn.Module, state: Mapping[str, torch.Tensor]) -> Non
     load_into(holders_in(module), state)
 
 
-def load_into(holders: Holders, state: Mapping[str, torch.Tensor]) -> None:
+def load_into(
+    holders: Holders,
+    state: Mapping[str, torch.Tensor],
+    settings: Mapping[str, float] | None = None,
+) -> None:
     """Restores a state, or raises ValueError and changes nothing. Settings that differ, layers
     that are not in both: a StateWarning that names them, and the settings win."""
     _check_version(state)
     saved = _by_holder(state, holders)
     loaded: list[tuple[torch.Tensor, torch.Tensor]] = []
-    notes: list[str] = []
+    differences: dict[str, list[str]] = {}
     for name, holder in holders.items():
         if name not in saved:
             continue
         ours = holder.tensors_by_name()
         theirs = {key: _tensor(saved[name], name, key) for key in ours}
         new = {key: tensor.clone() for key, tensor in ours.items()}
+        load = ops.load_gate_ if isinstance(holder, GradientGate) else ops.load_sparse_choice_
         try:
-            load = ops.load_gate_ if isinstance(holder, GradientGate) else ops.load_sparse_choice_
-            notes += [
-                f"{name or 'the layer'}: {note}" for note in load(*new.values(), *theirs.values())
-            ]
+            found = load(*new.values(), *theirs.values())
         except ValueError as error:
-            raise ValueError(f"[load_state_dict] {name or 'the layer'}: {error}") from None
+            raise ValueError(f"[load_state_dict] {name or MODEL}: {error}") from None
+        for difference in found:
+            differences.setdefault(difference, []).append(name)
         loaded += [(ours[key], new[key]) for key in ours]
-    notes += _named("the state has none for", holders.keys() - saved.keys())
-    notes += _named("the model has no such layers as", saved.keys() - holders.keys())
     for to, value in loaded:
         to.copy_(value)
+    notes = [f"{_listed(names)}: {difference}" for difference, names in differences.items()]
+    if settings is not None:
+        notes += _told_otherwise(settings, state)
+    missing, unknown = holders.keys() - saved.keys(), saved.keys() - holders.keys()
+    notes += [f"the state has none for {_listed(missing)}"] if missing else []
+    notes += [f"the model has no such layers as {_listed(unknown)}"] if unknown else []
     if notes:
-        warnings.warn(_sentence(notes), StateWarning, stacklevel=3)
+        warnings.warn(
+            "[load_state_dict] the settings are not those that the state was saved under, and "
+            f"hold: {'; '.join(notes)}",
+            StateWarning,
+            stacklevel=3,
+        )
+
+
+def _told_otherwise(
+    settings: Mapping[str, float], state: Mapping[str, torch.Tensor]
+) -> Iterator[str]:
+    """What all layers were told together, where it is not what they are told now."""
+    saved = {
+        name.removeprefix(_SETTING): value.item()
+        for name, value in state.items()
+        if name.startswith(_SETTING) and value.numel() == 1
+    }
+    for name in sorted(settings.keys() | saved.keys()):
+        ours, theirs = settings.get(name), saved.get(name)
+        if ours != theirs:
+            yield f"{name} {_number(ours)}, the state has {_number(theirs)}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(fold(sorted(names)))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "none"
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def _check_version(state: Mapping[str, torch.Tensor]) -> None:
@@ -108,13 +158,14 @@ def _check_version(state: Mapping[str, torch.Tensor]) -> None:
 def _by_holder(
     state: Mapping[str, torch.Tensor], holders: Holders
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """A layer of another kind, with a gate instead of a sparse backward pass, is another layer."""
+    """A layer with a gate is not the one with a sparse backward pass that has its name."""
     by_holder: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in state.items():
-        if name != _VERSION_KEY:
+        if name != _VERSION_KEY and not name.startswith(_SETTING):
             holder, _, key = name.rpartition(".")
             known = holders[holder].tensors_by_name() if holder in holders else {key}
-            by_holder.setdefault(holder if key in known else name, {})[key] = tensor
+            holder += "" if key in known else " (of another kind)"
+            by_holder.setdefault(holder, {})[key] = tensor
     return by_holder
 
 
@@ -122,20 +173,3 @@ def _tensor(saved: Mapping[str, torch.Tensor], name: str, key: str) -> torch.Ten
     if key not in saved:
         raise ValueError(f"[load_state_dict] expected {name}.{key} in the state, got none")
     return saved[key].detach().cpu().contiguous()
-
-
-def _named(what: str, names: Iterable[str], most: int = 5) -> list[str]:
-    names = sorted(names)
-    if not names:
-        return []
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return [f"{what} {', '.join(names[:most])}{more}"]
-
-
-def _sentence(notes: list[str], most: int = 10) -> str:
-    more = f"; and {len(notes) - most} more" if len(notes) > most else ""
-    return (
-        "[load_state_dict] the settings are not those that the state was saved under, and hold: "
-        + "; ".join(notes[:most])
-        + more
-    )

@@ -10,7 +10,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from .names import fold, shorten
+from .names import MODEL, fold, shorten
 from .nn.conversion_report import ConversionReport
 
 LEAST_WIDTH = 60
@@ -37,13 +37,13 @@ def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def _listed(names: list[str], width: int) -> list[str]:
-    """Names in indented lines. One that is too long for a line is broken behind a dot."""
+    """Names in indented lines. One that is too long for a line is broken behind a dot or comma."""
     room = width - len(INDENT)
     lines = [""]
     for number, name in enumerate(names):
         rest = name if number == len(names) - 1 else f"{name},"
         while len(rest) > room:
-            end = rest.rfind(".", 0, room) + 1 or room
+            end = max(rest.rfind(mark, 0, room) for mark in ".,") + 1 or room
             lines.append(rest[:end])
             rest = rest[end:]
         if lines[-1].endswith(",") and len(lines[-1]) + 1 + len(rest) <= room:
@@ -218,7 +218,8 @@ def _warnings(sentences: list[str], names: Iterable[str], width: int) -> list[st
     lines = []
     for members in _by((_NUMBER.sub("#", bodies[s]), s) for s in sentences).values():
         if len(members) == 1 or about[members[0]] is None:
-            lines += [line for s in members for line in wrapped(f"warning: {s}", width)]
+            whole = [MODEL + s if about[s] == "" else s for s in members]
+            lines += [line for s in whole for line in wrapped(f"warning: {s}", width)]
             continue
         told = [bodies[s] for s in members]
         sentence = f"warning, {len(members)} times: {_spans(told)}"

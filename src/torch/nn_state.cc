@@ -113,7 +113,8 @@ std::vector<std::string> strangers(const StateDict& state, const std::set<std::s
   constexpr std::array<std::string_view, 5> kEndings{"plan", "stats", "choice", "weight", "input"};
   std::vector<std::string> names;
   for (const auto& item : state) {
-    if (known.contains(item.key())) continue;
+    // What all layers of a Python controller were told together: its own affair.
+    if (known.contains(item.key()) || item.key().starts_with("setting:")) continue;
     std::string name = item.key();
     for (const std::string_view ending : kEndings) name = without(name, ending);
     if (names.empty() || names.back() != name) names.push_back(name);

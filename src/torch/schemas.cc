@@ -116,6 +116,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("gate_fields(Tensor plan) -> (str[], float[])");
   m.def("layer_seed(int seed, int index) -> int");
   m.def("choices(str what) -> str[]");
+  m.def("gate_has_news(Tensor plan) -> bool");
   m.def("refresh_gate_(Tensor(a!) plan) -> ()");
   m.def("set_gate_sparsity_(Tensor(a!) plan, float sparsity) -> ()");
   // A state that was saved, into a gate: its settings stay. Returns those that differ, in words.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._library import ops
 from .._seeds import fresh_seed, layer_seed
-from ..class_change import change_class, core_class
+from ..class_change import change_class, class_within, core_class
 from ..gate import GradientGate
 from ..gradients import Prune
 from .gated import GATE
@@ -51,7 +51,8 @@ class GatedAttention(ProjectedAttention):
     holder = GATE
 
     def _behind(self, which: str, y: Tensor) -> Tensor:
-        gate = self._modules[GATE].of(which)
+        gates = self._modules.get(GATE)
+        gate = None if gates is None else gates.of(which)
         return y if gate is None else gate(y)
 
     def project_in(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
@@ -90,7 +91,8 @@ class MultiheadAttention(ProjectedAttention):
         self.add_module(SPARSE, Projections(states))
 
     def _project(self, which: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        state = self._modules[SPARSE].of(which)
+        states = self._modules.get(SPARSE)
+        state = None if states is None else states.of(which)
         if state is None:
             return F.linear(x, weight, bias)
         state.enter()
@@ -116,10 +118,11 @@ def attach_projections(module: nn.Module, projections: Projections, *, sparse: b
     """Converts an attention in place."""
     new = MultiheadAttention if sparse else GatedAttention
     change_class(module, nn.MultiheadAttention, new)
-    module.add_module(SPARSE if sparse else GATE, projections)
+    module.add_module(SPARSE if sparse else GATE, projections.train(module.training))
 
 
 def detach_projections(module: nn.Module) -> None:
     """Undoes attach_projections."""
+    ours = class_within(module, lambda cls: cls in (MultiheadAttention, GatedAttention))
+    change_class(module, ours, nn.MultiheadAttention)
     delattr(module, SPARSE if SPARSE in module._modules else GATE)
-    change_class(module, core_class(module), nn.MultiheadAttention)

@@ -22,7 +22,7 @@ class Sparse(Made):
         # The class may be gone, and somebody still hold this bound method.
         if not isinstance(self, Sparse):
             return type(self).forward(self, x)
-        state = self._modules[SPARSE]
+        state = self._modules.get(SPARSE)
         if is_plain_pass(state):
             return super().forward(x)
         return ops.sparse_linear(x, self.weight.t(), self.bias, *state.arguments())

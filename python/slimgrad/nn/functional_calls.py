@@ -20,6 +20,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ..saved import call_with, undisturbed
+from .gated import Gated
 
 FUNCTION_NAMES = {
     "relu", "leaky_relu", "prelu", "threshold", "relu6", "hardtanh", "hardsigmoid", "hardshrink",
@@ -126,6 +127,7 @@ def _tree(function: types.FunctionType) -> ast.AST | None:
 def _own(cls: type, name: str, after: type | None = None) -> tuple[type, Any] | None:
     """The definition of a method and its class; ``after`` a class as super() finds it."""
     order = cls.__mro__ if after is None else cls.__mro__[cls.__mro__.index(after) + 1 :]
+    order = [base for base in order if base is not Gated]  # not what we have put before it
     for base in order:
         if name in vars(base):
             value = vars(base)[name]

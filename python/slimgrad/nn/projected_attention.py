@@ -66,7 +66,8 @@ class ProjectedAttention(nn.MultiheadAttention):
             return True
         if self._has_gradients(*inputs):
             return False
-        self._modules[self.holder].enter()
+        if self.holder in self._modules:
+            self._modules[self.holder].enter()
         return True
 
     def _has_gradients(self, *inputs: Tensor) -> bool:
@@ -76,9 +77,8 @@ class ProjectedAttention(nn.MultiheadAttention):
         # Through nested tensors none flows: torch takes its fast path, or refuses them.
         if any(x.is_nested for x in inputs):
             return False
-        out = self.out_proj
-        weights = (*self._in_parameters(), self.bias_k, self.bias_v, out.weight, out.bias)
-        return any(x is not None and x.requires_grad for x in (*inputs, *weights))
+        # Not by their names: a parametrization would compute them, and may draw.
+        return any(x.requires_grad for x in (*inputs, *self.parameters()))
 
     def _in_parameters(self) -> tuple[Tensor | None, ...]:
         if self._qkv_same_embed_dim:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..class_change import change_class, core_class, made_class
+from ..class_change import change_class, class_within, core_class, made_class
 from . import conv1d
 from .layers import SPARSE, Conv2d, Linear, SparseState
 
@@ -23,12 +23,16 @@ def make_sparse(module: nn.Module, state: SparseState) -> None:
     dense = core_class(module)
     sparse = _SPARSE_CLASS.get(dense) or made_class(conv1d.Sparse, dense)
     change_class(module, dense, sparse)
-    module.add_module(SPARSE, state)
+    module.add_module(SPARSE, state.train(module.training))
 
 
 def make_dense(module: nn.Module) -> None:
     """Undoes make_sparse."""
+    dense_class = {sparse: dense for dense, sparse in _SPARSE_CLASS.items()}
+
+    def is_ours(cls: type) -> bool:
+        return cls in dense_class or vars(cls).get("maker") is conv1d.Sparse
+
+    sparse = class_within(module, is_ours)
+    change_class(module, sparse, dense_class.get(sparse) or sparse.plain_class)
     delattr(module, SPARSE)
-    sparse = core_class(module)
-    dense = {s: d for d, s in _SPARSE_CLASS.items()}.get(sparse)
-    change_class(module, sparse, dense or sparse.plain_class)

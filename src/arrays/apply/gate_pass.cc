@@ -121,7 +121,8 @@ void GatePass::compare(std::span<const float> before, std::uint64_t every,
   const auto count = static_cast<double>(finite);
   const double xx = stats_.mean_square, xy = xx + along / count;
   const double yy = xx + 2 * along / count + squares / count;
-  report_.cosine = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 1;
+  // Nothing left of something is the worst that can be; nothing of nothing is exact.
+  report_.cosine = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : xx > 0 ? 0 : 1;
   report_.relative_error = nonzero > 0 ? relative / static_cast<double>(nonzero) : 0;
   report_.bias = magnitude > 0 ? shift / magnitude : 0;
 }

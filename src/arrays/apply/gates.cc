@@ -6,6 +6,13 @@
 #include "base/check.h"
 
 namespace slimgrad {
+namespace {
+
+void mark_as_seen(std::span<GateRecord> gates) {
+  for (const GateRecord& record : gates) record.gate->seen_calls = record.gate->calls;
+}
+
+}  // namespace
 
 bool GateRecord::counts() const {
   return report.elements >= gate->options.min_elements && gate->calls > gate->options.warmup &&
@@ -15,6 +22,7 @@ bool GateRecord::counts() const {
 void allocate_sparsity(std::span<GateRecord> gates, AllocationObjective objective,
                        ThresholdMethod method, double cap, std::span<const CosineTarget> targets,
                        std::string_view op) {
+  mark_as_seen(gates);
   std::vector<std::size_t> places;
   std::vector<TensorStats> layers;
   for (std::size_t i = 0; i < gates.size(); ++i)
@@ -49,16 +57,16 @@ void allocate_sparsity(std::span<GateRecord> gates, AllocationObjective objectiv
 void update_loss_scale(std::span<GateRecord> gates, std::int64_t growth_interval,
                        std::string_view op) {
   check(growth_interval > 0, op, "growth_interval > 0", growth_interval);
-  if (std::ranges::none_of(gates, &GateRecord::counts)) return;
-  // A forward pass without a backward pass, as in evaluation, says nothing new.
-  bool is_new = false;
+  // A forward pass without a backward pass, as in evaluation, says nothing new; nor does the old
+  // report of a layer that the last one did not reach.
+  bool is_new = false, overflow = false;
   for (const GateRecord& record : gates) {
-    is_new |= record.gate->seen_calls != record.gate->calls;
-    record.gate->seen_calls = record.gate->calls;
+    if (!record.counts() || !has_news(*record.gate)) continue;
+    is_new = true;
+    overflow |= record.report.saturated;
   }
+  mark_as_seen(gates);
   if (!is_new) return;
-  const bool overflow = std::ranges::any_of(
-      gates, [](const GateRecord& record) { return record.counts() && record.report.saturated; });
   for (const GateRecord& record : gates) {
     GateState& gate = *record.gate;
     gate.good_steps = overflow ? 0 : gate.good_steps + 1;

@@ -112,6 +112,8 @@ std::tuple<Names, std::vector<double>> gate_fields(const at::Tensor& plan) {
   return {names, std::vector<double>(values, values + names.size())};
 }
 
+bool gate_has_news(const at::Tensor& plan) { return has_news(read_plan(plan)); }
+
 std::int64_t layer_seed_op(std::int64_t seed, std::int64_t index) {
   return static_cast<std::int64_t>(
       layer_seed(static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(index)));
@@ -145,14 +147,15 @@ TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("gate_report", ValueErrors<&read_report>::call);
   m.impl("gate_statistics", ValueErrors<&gate_statistics>::call);
   m.impl("gate_fields", ValueErrors<&gate_fields>::call);
+  m.impl("gate_has_news", ValueErrors<&gate_has_news>::call);
   m.impl("layer_seed", layer_seed_op);
   m.impl("choices", ValueErrors<&choices>::call);
   m.impl("refresh_gate_", ValueErrors<&refresh_gate>::call);
   m.impl("set_gate_sparsity_", ValueErrors<&set_gate_sparsity>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
-  for (const char* name :
-       {"gate_report", "gate_statistics", "gate_fields", "refresh_gate_", "set_gate_sparsity_"})
+  for (const char* name : {"gate_report", "gate_statistics", "gate_fields", "gate_has_news",
+                           "refresh_gate_", "set_gate_sparsity_"})
     m.impl(name, no_gradient());
 }
 

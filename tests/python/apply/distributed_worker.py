@@ -74,6 +74,44 @@ def draw_late(rank, world, port, results):
     leave_group()
 
 
+def tensor_parallel(rank, world, port, results):
+    """A column-wise and a row-wise layer; gradients of the first weight with gates that do nothing
+    and without, and of a bias that every rank has whole."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+    mesh = init_device_mesh("cpu", (world,))
+
+    def gradients(**how):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        controller = sg.compress(model, seed=1, min_elements=1, stream=0, **how) if how else None
+        x = torch.randn(64, 32, generator=torch.Generator().manual_seed(2))
+        model(x).square().sum().backward()
+        return model, controller
+
+    plain, _ = gradients()
+    idle, _ = gradients(gradients=sg.Prune(0.0))
+    pruned, controller = gradients(gradients=sg.Prune(0.5))
+    torch.save(
+        {
+            "plain": plain[0].weight.grad.to_local(),
+            "idle": idle[0].weight.grad.to_local(),
+            "bias": pruned[2].bias.grad.full_tensor(),
+            "calls": [row["calls"] for row in controller.report().values()],
+        },
+        f"{results}/{rank}.pt",
+    )
+    leave_group()
+
+
 def train_sparse(rank, world, port, results):
     """Layers with a sparse backward pass; the same data on every rank."""
     torch.set_num_threads(1)

@@ -112,6 +112,41 @@ def test_the_setting_wins_and_says_so(then, now, before, after, words):
             assert row["format"] is not None and row["sparsity_wanted"] == 0
 
 
+def dynamic(interval):
+    return sg.Quantize(6, scale=sg.LossScale(dynamic=True, growth_interval=interval))
+
+
+def aiming(cosine, cap=0.98):
+    return sg.Prune(0.8, allocation="targets", targets={"conv1": cosine}, cap=cap)
+
+
+TOLD_TOGETHER = [
+    (aiming(0.9), aiming(0.95), "target of conv1 0.95, the state has 0.9$"),
+    (aiming(0.9), aiming(0.9, 0.9), "cap 0.9, the state has 0.98$"),
+    (dynamic(5), dynamic(7), "growth_interval 7, the state has 5$"),
+    (aiming(0.9), sg.Prune(0.8), "target of conv1 none, the state has 0.9"),
+]
+
+
+@pytest.mark.parametrize(("then", "now", "words"), TOLD_TOGETHER)
+def test_what_layers_are_told_together_is_a_setting(then, now, words):
+    model, controller = make(then)
+    train(model, 2)
+    _, other = make(now)
+    with pytest.warns(sg.StateWarning, match=words):
+        other.load_state_dict(controller.state_dict())
+    assert (
+        sg.load_state_dict(model, controller.state_dict()) is None
+    )  # they are no state of a layer
+
+
+def test_many_layers_are_one_sentence():
+    models = [nn.Sequential(*(nn.Linear(32, 32) for _ in range(30))) for _ in range(2)]
+    first, second = (sg.compress(m, sg.Prune(s)) for m, s in zip(models, (0.9, 0.5), strict=True))
+    with pytest.warns(sg.StateWarning, match=r"hold: 0-29: sparsity 0\.5, the state has 0\.9$"):
+        second.load_state_dict(first.state_dict())
+
+
 def test_a_resumed_run_prunes_as_it_is_set():
     """Not as the state was, while the controller says otherwise."""
     model, controller = make(sg.Prune(0.9))
@@ -157,7 +192,8 @@ def test_gates_and_sparse_layers_are_other_layers():
     _, gated = make("fp6")
     _, sparse = make(SPARSE)
     with pytest.warns(
-        sg.StateWarning, match=r"conv1\.input.*the model has no such layers as conv1"
+        sg.StateWarning,
+        match=r"none for conv1.*input.*no such layers as .*conv1 \(of another kind\)",
     ):
         sparse.load_state_dict(gated.state_dict())
 
@@ -294,3 +330,29 @@ def test_state_stays_on_the_cpu_in_float64():
     after = controller.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
     assert list(controller.report()) == GATED and batch(0)[0].dtype == torch.float32
+
+
+def test_names_of_layers_that_look_like_ours(no_warnings):
+    def new(seed):
+        layers = {"setting": nn.Linear(32, 32), "version": nn.Linear(32, 32)}
+        model = nn.ModuleDict(layers)
+        prune = sg.Prune(0.5, allocation="min_cosine")
+        return model, sg.compress(model, prune, min_elements=1, seed=seed)
+
+    (model, controller), (again, other) = new(1), new(2)
+    for layer in model.values():
+        layer(torch.randn(64, 32)).square().sum().backward()
+    other.load_state_dict(controller.state_dict())
+    for name, tensor in sg.state_dict(again).items():
+        assert torch.equal(tensor, sg.state_dict(model)[name])
+
+
+def test_blocks_compiled_before_have_the_same_names(no_warnings):
+    def new(compiled):
+        torch.manual_seed(0)
+        blocks = [nn.Sequential(nn.Linear(32, 32)) for _ in range(2)]
+        blocks = [torch.compile(b, backend="eager") for b in blocks] if compiled else blocks
+        return sg.compress(nn.Sequential(*blocks), "fp6")
+
+    assert new(True).state_dict().keys() == new(False).state_dict().keys()
+    new(True).load_state_dict(new(False).state_dict())

@@ -140,3 +140,134 @@ def test_a_loaded_state_is_seen_by_the_graph():
     assert equal_states(*models)
     for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(p.grad, q.grad)
+
+
+class Turns(nn.Module):
+    """Layers that take turns, behind one that is used only at first."""
+
+    def __init__(self):
+        super().__init__()
+        self.extra, self.a, self.b = (nn.Linear(32, 32) for _ in range(3))
+        self.end = nn.Linear(32, 32)
+
+    def forward(self, x, extra=False, turn="a"):
+        x = self.extra(x) if extra else x
+        return self.end(torch.relu(self.a(x) if turn == "a" else self.b(x)) ** 3)
+
+
+def turn(forward, number):
+    x = torch.randn(64, 32, generator=torch.Generator().manual_seed(number)).requires_grad_()
+    forward(x, extra=number == 0, turn="ab"[number % 2]).square().sum().backward()
+
+
+TURNING = {
+    "allocated": sg.Prune(0.8, allocation="min_cosine"),
+    "dynamic": sg.Quantize(6, scale=sg.LossScale(2.0**9, dynamic=True, growth_interval=2)),
+}
+each_turning = pytest.mark.parametrize("gradients", TURNING.values(), ids=TURNING)
+
+
+def turning(gradients, seed=1):
+    torch.manual_seed(0)
+    model = Turns()
+    return model, sg.compress(model, gradients, min_elements=1, seed=seed)
+
+
+@each_turning
+def test_layers_that_take_turns(gradients):
+    """Whichever graph runs first in a pass looks at all layers."""
+    plans = []
+    for forward in (lambda m: m, compiled):
+        model, controller = turning(gradients)
+        run = forward(model)
+        for number in range(8):
+            turn(run, number)
+        plans.append([gate.fields() for gate in controller.gates.values()])
+    for eager, graph in zip(*plans, strict=True):
+        for name in ("sparsity", "fixed_scale", "calls"):
+            assert graph[name] == pytest.approx(eager[name], rel=1e-3)
+    start = turning(gradients)[1].gates["a"].fields()
+    assert any(plan[k] != start[k] for plan in plans[0] for k in ("sparsity", "fixed_scale"))
+
+
+@each_turning
+@pytest.mark.parametrize("at", range(1, 6))
+def test_layers_that_take_turns_resume(gradients, at):
+    """When all layers are looked at follows from the state."""
+    straight, _ = turning(gradients)
+    for number in range(6):
+        turn(straight, number)
+    first, saved = turning(gradients)
+    for number in range(at):
+        turn(first, number)
+    second, controller = turning(gradients, seed=7)
+    controller.load_state_dict(saved.state_dict())
+    for p, q in zip(first.parameters(), second.parameters(), strict=True):
+        q.grad = None if p.grad is None else p.grad.clone()
+    for number in range(at, 6):
+        turn(second, number)
+    assert equal_states(straight, second)
+    for p, q in zip(straight.parameters(), second.parameters(), strict=True):
+        assert torch.equal(p.grad, q.grad)
+
+
+def test_a_compiled_run_without_its_state_is_warned_once():
+    model = Net()
+    controller = sg.compress(model, sg.Prune(0.8), warmup=2, min_elements=1)
+    forward = compiled(model)
+    step(forward)
+    state = controller.state_dict()
+    model.load_state_dict(Net().state_dict())
+    with pytest.warns(sg.StateWarning, match="weights were loaded") as caught:
+        step(forward)
+        step(forward)
+    assert len(caught) == 1
+    controller.load_state_dict(state)
+    step(forward)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_two_passes_before_one_backward(backend):
+    """Siamese networks: backward of the first pass writes what the second has kept."""
+    reports = []
+    for forward in (lambda m: m, lambda m: torch.compile(m, backend=backend, fullgraph=True)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+        controller = sg.compress(model, [sg.Prune(0.5), "fp6"], min_elements=1, seed=1)
+        run = forward(model)
+        for step in range(2):
+            xs = torch.randn(2, 64, 32, generator=torch.Generator().manual_seed(step))
+            (run(xs[0]) * run(xs[1])).sum().backward()
+        reports.append([(r["calls"], r["sparsity"]) for r in controller.report().values()])
+    assert [calls for calls, _ in reports[1]] == [4, 4]
+    for (_, eager), (_, graph) in zip(*reports, strict=True):
+        assert graph == pytest.approx(eager, abs=0.02)
+
+
+def test_a_compiled_evaluation_first():
+    """As Lightning's sanity check: the graph of an evaluation does not lead."""
+
+    class Stem(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.a, self.b = (nn.Linear(32, 32) for _ in range(3))
+
+        def forward(self, x):
+            x = self.stem(x) if self.training else x
+            x = self.a(x)
+            torch._dynamo.graph_break()
+            return self.b(x.relu() ** 3)
+
+    torch.manual_seed(0)
+    model = Stem()
+    prune = sg.Prune(0.8, allocation="min_cosine")
+    controller = sg.compress(model, prune, min_elements=1, seed=1)
+    forward = compiled(model)
+    model.eval()
+    with torch.no_grad():
+        forward(torch.randn(64, 32))
+    model.train()
+    for _ in range(3):
+        forward(torch.randn(64, 32, requires_grad=True)).square().sum().backward()
+    wanted = [row["sparsity_wanted"] for row in controller.report().values()]
+    assert len({round(w, 4) for w in wanted}) > 1

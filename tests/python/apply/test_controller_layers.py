@@ -26,7 +26,8 @@ def test_finds_convolutions_and_linear_layers():
         ]
     )
     controller = sg.compress(model, "fp6")
-    assert controller.converted == [str(i) for i in range(7)] and controller.left == {}
+    assert controller.converted == [str(i) for i in range(7)]
+    assert controller.left.keys() == {"8", "9"}  # they have weights, and are no layers that we know
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,10 @@ def parts(text):
     rows, blocks = [], []
     for line in lines:
         if line.startswith("    "):
-            blocks[-1][1] += line.strip() + ("" if line.endswith(".") else " ")
+            blocks[-1][1] += line.strip()
+            names = blocks[-1][1]
+            is_broken = names.endswith(".") or names.count("{") > names.count("}")
+            blocks[-1][1] += "" if is_broken else " "
         elif line.startswith("  "):
             blocks[-1][0] += f" {line.strip()}"
         elif re.match(r"(\d+ layers?|activations|warning|no backward)\b", line):
@@ -165,6 +168,14 @@ def test_worst_first_by_error_where_cosines_are_equal_and_nan_at_the_top():
     names = [line.split()[0] for line in lines[1:6]]
     assert names == ["nan", "bad", "good", "alone", "silent"]
     assert "1 layer without a backward pass yet" in lines
+
+
+def test_the_model_itself_has_a_name():
+    model = torch.nn.Linear(64, 64)
+    controller = sg.compress(model, sg.Prune(0.95), min_elements=1, seed=1)
+    model(torch.randn(64, 64)).square().sum().backward()
+    _, row, *lines = controller.summary(200).splitlines()
+    assert row.startswith("(model) ") and lines[-1].startswith("warning: (model): pruning")
 
 
 def test_before_the_first_backward_pass():

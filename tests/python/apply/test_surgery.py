@@ -75,7 +75,7 @@ def test_a_failure_half_way_is_undone(monkeypatch):
 def test_a_replaced_head_is_named(gradients):
     model, controller = make(gradients)
     model.head[1] = nn.Linear(16 * 64, 5)
-    with pytest.warns(UserWarning, match=r"not restored: head\.1"):
+    with pytest.warns(UserWarning, match=r"replaced since, .*: head\.1"):
         gone = controller.remove()
     assert gone == ["head.1"] and is_plain(model, Net())
     assert model.head[1].out_features == 5
@@ -85,7 +85,7 @@ def test_a_replaced_activation_is_named():
     model = WithActivations()
     controller = sg.compress(model, activations=3)
     model[1] = nn.ReLU()
-    with pytest.warns(UserWarning, match="not restored: 1 of a WithActivations"):
+    with pytest.warns(UserWarning, match="replaced since, .*: 1 of a WithActivations"):
         controller.remove()
     assert type(model[1]) is nn.ReLU and type(model[3]) is nn.SiLU
 
@@ -339,3 +339,85 @@ def test_a_model_of_nothing_that_we_know_is_refused_in_words():
         ValueError, match=r"left alone: embedding: .*; lstm: nn\.LSTM: its products"
     ):
         sg.compress(Recurrent(with_head=False), "fp6")
+
+
+def test_a_layer_that_returns_no_tensor_is_named():
+    class Both(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x
+
+    model = nn.ModuleList([Both(8, 8)])
+    sg.compress(model, "fp6")
+    with pytest.raises(TypeError, match="expected Both to return a tensor, got tuple"):
+        model[0](torch.randn(4, 8))
+
+
+@each_kind
+def test_another_layer_of_a_converted_class_is_plain(gradients):
+    model, controller = make(gradients)
+    model.head[1] = type(model.head[1])(16 * 64, 10)
+    shallow = copy.copy(model.conv1)
+    train(model, 1)
+    with pytest.warns(UserWarning, match=r"head\.1"):
+        controller.remove()
+    shallow(batch(0)[0]).sum().backward()
+    train(model, 1)
+
+
+@each_kind
+def test_gates_follow_the_mode_of_the_layer(gradients):
+    model = Net().eval()
+    sg.compress(model, gradients)
+    assert not any(module.training for module in model.modules())
+
+
+@each_kind
+def test_on_a_default_device_without_values(gradients):
+    with torch.device("meta"):
+        model = Net()
+        controller = sg.compress(model, gradients)
+        state = controller.state_dict()
+    assert {tensor.device.type for tensor in state.values()} == {"cpu"}
+    controller.load_state_dict(state)
+
+
+def test_compress_in_inference_mode():
+    model = Net()
+    with torch.inference_mode():
+        controller = sg.compress(model, "fp6", min_elements=1)
+    train(model, 1)
+    assert controller.report()["conv1"]["calls"] == 1
+
+
+@each_kind
+def test_a_class_on_top_stays(gradients):
+    """Whatever else changed the class of a layer since."""
+    model, controller = make(gradients)
+    plain = nn.Conv2d
+    top = type("OnTop", (type(model.conv2),), {})
+    model.conv2.__class__ = top
+    controller.remove()
+    assert type(model.conv2).__name__ == "OnTop" and type(model.conv2).__bases__ == (plain,)
+    train(model, 1)
+
+
+BAD = [
+    {"schedule": [1]},
+    {"schedule": {"a": 0.5}},
+    {"schedule": {0: "x"}},
+    {"include": 3},
+    {"seed": "a"},
+    {"seed": 1.5},
+    {"refresh": True},
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_nonsense_is_refused_in_words(bad):
+    with pytest.raises(ValueError, match=r"\[compress\] expected"):
+        sg.compress(Net(), sg.Prune(0.5), **bad)
+
+
+def test_what_is_no_model_is_refused_in_words():
+    with pytest.raises(TypeError, match="expected model to be a module, got NoneType"):
+        sg.compress(None, "fp6")
