@@ -3,6 +3,7 @@ byte, on file descriptors 3 and 4. Nothing but the standard library."""
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -14,16 +15,25 @@ PROGRAM = shutil.which("chromium")
 PATIENCE = 120  # seconds until a page counts as hung; nothing is measured by it
 
 
+def _pipe(child_end):
+    """Both ends of a pipe, that of the child with a number above 9."""
+    ends = list(os.pipe())
+    low = ends[child_end]
+    ends[child_end] = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(low)
+    return ends
+
+
 class Chromium:
     """One page in one browser. ``messages`` has what the page complained of, ``requests`` what it
     asked for."""
 
     def __init__(self, profile, width=1200, height=900, dark=False):
-        to_child, self._out = os.pipe()
-        self._in, from_child = os.pipe()
-        # Over descriptors that are not 3 and 4 themselves, so that neither covers the other.
-        command = [
-            *("sh", "-c", f'exec "$@" 3<&{to_child} 4>&{from_child}', "sh", PROGRAM),
+        # The child's ends are above 9, so that neither is 3 or 4 before it is moved there.
+        to_child, self._out = _pipe(child_end=0)
+        self._in, from_child = _pipe(child_end=1)
+        command = [  # dash knows descriptors of one digit only
+            *("bash", "-c", f'exec "$@" 3<&{to_child} 4>&{from_child}', "bash", PROGRAM),
             *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
             *("--no-first-run", "--disable-background-networking", "--disable-dev-shm-usage"),
             *(f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"),

@@ -15,7 +15,6 @@ import slimgrad as sg
 from slimgrad.report import ReportError, write_report
 from slimgrad.report.figure import MOST_COLUMNS, MOST_POINTS
 
-pytest.importorskip("plotly")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -58,7 +57,8 @@ def test_every_figure_of_a_trainers_runs_is_there(trainer_page):
 
 
 def test_plotly_knows_every_attribute(trainer_page):
-    go = pytest.importorskip("plotly.graph_objects")
+    import plotly.graph_objects as go
+
     text = json.dumps(figures_in(trainer_page))
     plain = json.loads(re.sub(r'"@\w+"', '"#123456"', text))  # colours that page.js fills in
     for variants in plain.values():
