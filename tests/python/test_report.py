@@ -14,6 +14,7 @@ from report_samples import TRAINER_RUNS, figures_in, lines_of, own_run, tensors
 import slimgrad as sg
 from slimgrad.report import ReportError, write_report
 from slimgrad.report.figure import MOST_COLUMNS, MOST_POINTS
+from slimgrad.report.naming import short_layers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -172,7 +173,12 @@ def test_tensors(tmp_path):
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith(str(tmp_path / "tensors.html"))
     figures = figures_in(tmp_path / "tensors.html")
-    assert set(figures) == {"spread", "laws", "distances", "formats", "thresholds", "cost"}
+    assert set(figures) == {"laws", "distances", "formats", "thresholds", "cost"}
+    stats = sg.measure(torch.from_numpy(np.load(files[1])))
+    text = (tmp_path / "tensors.html").read_text(encoding="utf-8")
+    row = f"<td>20,000</td><td>0.0 %</td><td>0</td><td>{stats.max_abs:.3g}</td>"
+    formats = "".join(f"<td>{sg.best_format(bits, stats)}</td>" for bits in (4, 6, 8))
+    assert f"<td>normal</td>{row}<td>{stats.log_std / math.log(2):.2f}</td>{formats}" in text
     titles = {v["title"].split(":")[0]: v["title"] for v in figures["laws"]}
     assert "the lognormal comes nearest" in titles["lognormal"]
     assert "the lognormal is farthest" in titles["normal"]
@@ -198,6 +204,15 @@ def test_runs_with_the_same_gradients_are_told_apart(tmp_path):
     write_report([tmp_path / "runs.jsonl"], tmp_path / "page.html")
     shown = figures_in(tmp_path / "page.html")["accuracy"][0]["panels"][0]["data"]
     assert [t["name"] for t in shown] == ["fp4, seed 1", "fp4, seed 2 #1", "fp4, seed 2 #2"]
+
+
+def test_layers_of_long_names_stay_distinct():
+    stem = "model.transformer.encoder.layers.{}.attention.self.query_projection_linear{}"
+    names = [stem.format(i, k) for i in range(14) for k in (1, 2)]
+    short = short_layers([*names, names[0]])
+    assert len(set(short)) == len(names) and short[0] == short[-1]
+    assert max(map(len, short)) <= 23
+    assert short_layers(["conv1", "conv2"]) == ["conv1", "conv2"]
 
 
 def test_names_are_text_and_not_markup(tmp_path):

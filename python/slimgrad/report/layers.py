@@ -95,12 +95,13 @@ def _over_time(
 
 
 def figures(runs: list[Run]) -> list[Figure]:
+    runs = [run for run in runs if run.is_training]
     spread = Figure(
         "spread",
         "Spread of the layers",
         "Standard deviation of log2|x| over the non-zero values of a layer's gradient, in octaves: "
         "how many powers of two a format has to span. Bright layers need more exponent bits.",
-        "layers or histogram lines",
+        "runs with layers or histogram lines",
         menu="run",
     )
     sparsity = Figure(

@@ -56,6 +56,13 @@ def _tell_apart(group: list[Run]) -> None:
 
 
 def short_layers(layers: list[str], width: int = 18) -> list[str]:
-    """For an axis: cut where that is needed, the ends first kept."""
-    short = shorten(layers, width)
-    return [s if len(s) <= width + 4 else f"…{s[-width:]}" for s in (short[n] for n in layers)]
+    """For an axis: cut where that is needed, in the middle if nothing else helps. The same layer is
+    called the same, two never are."""
+    whole = list(dict.fromkeys(layers))
+    short = shorten(whole, width)
+    for name, text in short.items():
+        if len(text) > width + 4:
+            short[name] = f"{text[: width // 2 + 1]}\u2026{text[-(width // 2) :]}"
+    if len(set(short.values())) < len(whole):
+        short = {name: f"{i}: {short[name][-width:]}" for i, name in enumerate(whole, 1)}
+    return [short[name] for name in layers]

@@ -11,6 +11,7 @@ from . import formats, laws, layers, sizes, sparsity, training
 from .figure import Figure
 from .run_table import run_table, what_was_run
 from .runs import Run
+from .tensor_table import tensor_table
 
 _HERE = Path(__file__).parent
 # By section, what makes its figures.
@@ -91,6 +92,7 @@ def page(runs: list[Run], notes: list[str], title: str, plotly_js: str) -> str:
         "</header><main>",
         '<h2 id="runs">What was run</h2>',
         run_table(runs),
+        tensor_table(runs),
     ]
     if notes:
         items = "".join(f"<li>{escape(note)}</li>" for note in notes)

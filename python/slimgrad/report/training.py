@@ -63,8 +63,8 @@ def accuracy(runs: list[Run]) -> Figure:
     figure = Figure(
         "accuracy",
         "Accuracy",
-        "Share of test samples (of text: of next bytes) that the network gets right, after each "
-        "epoch. Seconds are those of training steps alone.",
+        "Share of samples (of text: of next bytes) that the network gets right, after each epoch "
+        "or whenever it was logged. Seconds are those of training steps alone.",
         "accuracy in epoch lines",
         menu="over",
     )
