@@ -271,7 +271,7 @@ def test_unknown_kinds_and_fields_are_passed_over(tmp_path):
 
 
 GOOD = {"kind": "epoch", "run": 1, "step": 1}
-HISTOGRAM = next(line for line in lines_of(TRAINER_RUNS) if line["kind"] == "histogram")
+HISTOGRAM, FIT = lines_of(TRAINER_RUNS)[1:3]
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,13 @@ HISTOGRAM = next(line for line in lines_of(TRAINER_RUNS) if line["kind"] == "his
         ('{"step": 1}\n', 'bad.jsonl:1: expected an object with "kind"'),
         ('{"kind": "config", "schema": 2}\n', "expected schema 1, got 2"),
         ('{"kind": "epoch", "step": "x"}\n', "expected step of a epoch line to be int, got 'x'"),
-        (json.dumps(HISTOGRAM | {"counts": [-1]}) + "\n", "counts of a histogram"),
+        (
+            json.dumps(HISTOGRAM | {"counts": [-1]}) + "\n",
+            "expected counts and magnitudes of a histogram",
+        ),
+        (json.dumps(HISTOGRAM | {"max_abs": -1.0}) + "\n", "expected counts and magnitudes"),
+        (json.dumps(FIT | {"families": {"normal": 1}}) + "\n", "numbers by name"),
+        (json.dumps(FIT | {"families": {"normal": {"size": 1}}}) + "\n", "[Distribution] expected"),
         (json.dumps(HISTOGRAM | {"first_exponent": 500}) + "\n", "within float32's range"),
         (json.dumps(HISTOGRAM | {"bins_per_octave": 4}) + "\n", "expected 8 bins an octave"),
         ("\x00\x01", "bad.jsonl"),

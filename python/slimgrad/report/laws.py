@@ -34,6 +34,7 @@ MOST_PROBES = 150
 _POINTS = 80
 # Quantiles beyond this are single values, which would take most of the picture.
 _RARE = 1e-4
+_LEAST = 2.0**-149  # of float32
 _KINDS = {"neural_gradient": "neural gradient", "weight_gradient": "weight gradient"}
 
 
@@ -54,10 +55,10 @@ def _bins(stats: TensorStats) -> tuple[torch.Tensor, torch.Tensor]:
     """Edges and counts of the part of the histogram that has something in it, four bins an octave:
     the eight of a histogram are more than a figure can show."""
     counts = stats.histogram.view(-1, 2).sum(1)
-    edges = stats.histogram_edges()[::2]
+    edges = stats.histogram_edges()[::2].clone()
+    edges[0] = _LEAST  # zero, which has no logarithm
     filled = counts.nonzero().flatten()
     first, last = int(filled[0]), int(filled[-1]) + 1
-    first = max(first, 4)  # The lowest octave begins at zero, which has no logarithm.
     return edges[first : last + 1], counts[first:last]
 
 

@@ -20,6 +20,8 @@ class ReportError(ValueError):
     """A file that no page can be made of, in one line."""
 
 
+# ln|x| of float32 lies within -104 and 89.
+MOST_LOG = 110
 # What a line must have to be drawn; the rest may be missing.
 _NEEDED: dict[str, dict[str, type]] = {
     "config": {},
@@ -98,9 +100,33 @@ def _check(line: Any, where: str) -> str:
             raise ReportError(
                 f"{where}: expected {name} of a {kind} line to be {wanted.__name__}, got {value!r}"
             )
-    if kind == "histogram" and not all(isinstance(n, int) and n >= 0 for n in line["counts"]):
-        raise ReportError(f"{where}: expected counts of a histogram to be whole numbers")
+    if kind == "histogram" and not _is_histogram(line):
+        raise ReportError(f"{where}: expected counts and magnitudes of a histogram, got others")
+    if kind == "fit" and not all(map(_is_law, line["families"].values())):
+        raise ReportError(f"{where}: expected numbers by name for every family of a fit line")
     return kind
+
+
+def _is_histogram(line: Line) -> bool:
+    """What the library takes for statistics of a tensor of float32."""
+    counts = [*line["counts"], line["zeros"], line["nonfinite"]]
+    whole = all(isinstance(n, int) and 0 <= n <= line["values"] for n in counts)
+    few = line["zeros"] + line["nonfinite"] <= line["values"] < 2**53
+    if not (whole and few and any(line["counts"])):
+        return whole and few
+    largest, mean, square = (line[name] for name in ("max_abs", "mean_abs", "mean_square"))
+    in_range = 0 <= line["log_std"] <= MOST_LOG and abs(line["log_mean"]) <= MOST_LOG
+    last = max(k for k, count in enumerate(line["counts"]) if count)
+    octave = line["first_exponent"] + last // max(1, line["bins_per_octave"])
+    in_range = in_range and octave < 128 and (octave < -126 or 2.0**octave <= largest)
+    # Means were added up in some order: a constant tensor's may exceed its maximum by a hair.
+    return in_range and 0 < mean <= 1.001 * largest < 4e38 and 0 < square <= 1.001 * largest**2
+
+
+def _is_law(params: Any) -> bool:
+    return isinstance(params, dict) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in params.values()
+    )
 
 
 def _read_lines(path: Path) -> tuple[list[Run], list[str]]:
