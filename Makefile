@@ -21,16 +21,21 @@ setup-build:
 	@mkdir -p build
 	@scripts/setup build
 
-demo: setup-build ## Train a small network plainly and with compressed gradients, and compare
-	$(call configure,user)
-	cmake --build --preset demo
-	build/release/slimgrad-train
-
 # One build tree for C++ and Python: CMake builds everything, then pip installs from the same tree.
+install = $(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --force-reinstall -C build-dir=build/release .
+
+demo: setup-build ## Train a small network plainly and with compressed gradients, compare, and write report.html
+	$(call configure,user)
+	cmake --build --preset user
+	$(install)
+	build/release/slimgrad-train --probe-at 1 200 --out build/demo.jsonl
+	@echo && echo "The page about these runs, which needs no network:"
+	@$(PYTHON) -m slimgrad report build/demo.jsonl --title "slimgrad: the demo" -o report.html
+
 build: setup ## Build everything and install the Python package into .venv
 	$(call configure,release)
 	cmake --build --preset release
-	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --force-reinstall -C build-dir=build/release .
+	$(install)
 
 test: lint asan test-cpp test-python test-wheel ## Run all tests
 

@@ -1,22 +1,31 @@
-"""python -m slimgrad --cmake-dir: where find_package(slimgrad) finds this installation."""
+"""python -m slimgrad: a page about runs; where find_package(slimgrad) finds this installation."""
 
 import argparse
+import sys
 from pathlib import Path
 
+from . import report
 
-def main() -> None:
+
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m slimgrad")
     parser.add_argument(
         "--cmake-dir",
         action="store_true",
         help="print the directory for -DCMAKE_PREFIX_PATH or -Dslimgrad_DIR",
     )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    about = "write a page about runs or tensors, which needs no network"
+    report.add_arguments(commands.add_parser("report", help=about, description=about))
     arguments = parser.parse_args()
+    if arguments.command == "report":
+        return report.run(arguments)
     if arguments.cmake_dir:
         print(Path(__file__).parent / "lib" / "cmake" / "slimgrad")
     else:
         parser.print_help()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

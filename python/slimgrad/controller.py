@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +19,7 @@ from .nn.conversion_report import ConversionReport
 from .nn.layers import WAYS, SparseState
 from .nn.tuning import timed_ways
 from .resumption import MISSING, WeightsLoaded
+from .run_log import RunLog
 from .selection import Selector, names_in, selects
 from .state import Holders, holders_in, load_into, name_of_layer, state_of
 from .summary import summary_lines
@@ -53,6 +52,7 @@ class Controller:
         self._between_steps: list[BetweenSteps] = []
         self._loaded: WeightsLoaded | None = None
         self._replaced: list[Replaced] = []
+        self._log = RunLog()
 
     @property
     def converted(self) -> list[str]:
@@ -113,27 +113,19 @@ class Controller:
         )
         return "\n".join(lines)
 
-    def log(self, to, step: int | None = None) -> None:
-        """Writes the report: one JSON line to a path or file, or scalars to a SummaryWriter.
+    def log(self, to, step: int | None = None, *, histograms: bool = False, **metrics) -> None:
+        """Writes what the last backward pass did: lines of JSON to a path or file, as docs/runs.md
+        has them, which ``python -m slimgrad report`` draws; or scalars to a SummaryWriter.
 
-        ``step`` numbers the entry; by default the largest number of backward passes of a layer.
+        step: numbers the entry; by default the largest number of backward passes of a layer.
+        histograms: also write those of the gradients, and the laws that fit them.
+        metrics: what you know of the training at this step: loss, accuracy, test_loss,
+            test_accuracy, seconds (since the last such line), epoch, rate.
+
+        A file begins with a line about the run. One that is there already is appended to; a step
+        that is not beyond its last begins another run.
         """
-        report = self.report()
-        if step is None:
-            step = max((row["calls"] for row in report.values()), default=0)
-        if hasattr(to, "add_scalar"):
-            for name, row in report.items():
-                for key in ("sparsity", "sparsity_wanted", "cosine", "relative_error", "log_std"):
-                    to.add_scalar(f"slimgrad/{key}/{name}", row[key], step)
-                if row["scale"]:
-                    to.add_scalar(f"slimgrad/scale/{name}", row["scale"], step)
-            return
-        line = json.dumps({"step": step, "layers": report}) + "\n"
-        if hasattr(to, "write"):
-            to.write(line)
-        else:
-            with Path(to).open("a") as file:
-                file.write(line)
+        self._log.write(self, to, step, histograms, metrics)
 
     # ---- changing one's mind ----------------------------------------------------------------
 

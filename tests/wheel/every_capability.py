@@ -57,6 +57,13 @@ for gradients, activations in ((gated, 3), (sparse, None)):
     assert all(p.grad.isfinite().all() for p in model.parameters())
     assert controller.summary()
 
+# The page of a run, with the files that it is made of.
+controller.log("run.jsonl", histograms=True)
+subprocess.run(
+    [sys.executable, "-m", "slimgrad", "report", "run.jsonl"], check=True, capture_output=True
+)
+assert "Plotly" in Path("report.html").read_text(encoding="utf-8")
+
 # The programs.
 numpy.save("gradient.npy", gradient.numpy())
 for command in (
@@ -66,6 +73,6 @@ for command in (
 ):
     subprocess.run(f"{scripts}/{command}", shell=True, check=True, capture_output=True)
 assert (numpy.load("back.npy") == gradient.numpy()).all()
-for name in ("gradient.npy", "gradient.sg", "back.npy"):
+for name in ("gradient.npy", "gradient.sg", "back.npy", "run.jsonl", "report.html"):
     Path(name).unlink()
 print(f"wheel: every capability runs{' where nothing of the build can be seen' if hidden else ''}")

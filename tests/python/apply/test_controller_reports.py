@@ -49,12 +49,15 @@ def test_json_lines(tmp_path):
     controller.log(path)
     step(3, scale=0.0)
     controller.log(str(path))
-    lines = [strict(line) for line in path.read_text().splitlines()]
-    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
-    assert lines[2]["layers"] == strict(file.getvalue().splitlines()[1])["layers"]
-    assert strict(file.getvalue().splitlines()[0])["step"] == 100
-    assert lines[2]["layers"]["a"]["sparsity"] == pytest.approx(0.8, abs=0.05)
-    assert lines[3]["layers"]["a"]["nonfinite"] == 10_000
+    config, *lines = [strict(line) for line in path.read_text().splitlines()]
+    assert config["kind"] == "config" and {line["kind"] for line in lines} == {"layers"}
+    of_a = [line for line in lines if line["layer"] == "a"]
+    assert [line["step"] for line in of_a] == [0, 1, 2, 3, 4]
+    in_file = [strict(line) for line in file.getvalue().splitlines()[1:] if '"a"' in line]
+    assert [line["step"] for line in in_file] == [100, 101]
+    assert of_a[2] == in_file[1] | {"step": 2}
+    assert of_a[2]["sparsity"] == pytest.approx(0.8, abs=0.05)
+    assert of_a[3]["nonfinite"] == 10_000
 
 
 def test_tensorboard(tmp_path):

@@ -141,8 +141,9 @@ def test_report_summary_and_log(tmp_path):
     assert row["way"] == "dense" and row["break_even"] == 1 and not row["compressed"]
     assert "dense never (model)" in " ".join(controller.summary().split())
     controller.log(tmp_path / "log")
-    layers = json.loads((tmp_path / "log").read_text())["layers"]
-    assert layers["conv2.weight"]["way"] == "dense"
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    row = next(line for line in lines if line.get("layer") == "conv2.weight")
+    assert row["way"] == "dense" and row["bits_per_value"] == 32
 
 
 def test_remove():

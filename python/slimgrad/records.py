@@ -1,0 +1,99 @@
+"""Lines about a gradient as docs/runs.md has them: written from what was measured, read back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .distributions import Distribution, fit
+from .stats import _COUNTS, _NUMBERS, TensorStats
+
+BINS_PER_OCTAVE = 8
+SCHEMA = 1
+LAWS = ("normal", "lognormal", "gennorm")
+# As many values as the trainer fits, and as are made of a histogram for a fit.
+FITTED_VALUES = 1 << 17
+
+
+def _lower_edges() -> torch.Tensor:
+    return TensorStats.histogram_edges()[:-1]
+
+
+def histogram_line(stats: TensorStats) -> dict[str, Any]:
+    """The fields of a ``histogram`` line that say what was measured."""
+    line: dict[str, Any] = {"values": stats.count, "zeros": stats.zeros}
+    for name in ("nonfinite", "log_mean", "log_std", "max_abs", "mean_abs", "mean_square"):
+        line[name] = getattr(stats, name)
+    filled = stats.histogram.nonzero().flatten()
+    if not len(filled):
+        return line | {"first_exponent": 0, "bins_per_octave": BINS_PER_OCTAVE, "counts": []}
+    # Bins begin with an octave, so that one number says where. Those below 2**-126 are subnormal
+    # and as wide as those of the octave above: the first octave of the histogram begins at zero.
+    first = int(filled[0]) // BINS_PER_OCTAVE * BINS_PER_OCTAVE
+    lowest = _lower_edges()[max(first, BINS_PER_OCTAVE)].item()
+    counts = stats.histogram[first : int(filled[-1]) + 1]
+    return line | {
+        "first_exponent": round(math.log2(lowest)) - (1 if first == 0 else 0),
+        "bins_per_octave": BINS_PER_OCTAVE,
+        "counts": [int(count) for count in counts.tolist()],
+    }
+
+
+def stats_of(line: dict[str, Any]) -> TensorStats:
+    """The statistics that a ``histogram`` line was written from."""
+    zeros, finite = line["zeros"], line["values"] - line["nonfinite"]
+    known = {
+        "count": line["values"],
+        "zero_fraction": zeros / finite if finite else 0.0,
+        **{name: line[name] for name in (*_COUNTS, *_NUMBERS) if name in line},
+    }
+    edges = _lower_edges()
+    first = torch.searchsorted(edges, torch.tensor(2.0 ** line["first_exponent"]).double()).item()
+    first = 0 if line["first_exponent"] < -126 else first
+    histogram = torch.zeros(len(edges), dtype=torch.float64)
+    if line["bins_per_octave"] != BINS_PER_OCTAVE or first + len(line["counts"]) > len(histogram):
+        raise ValueError(
+            f"[histogram] expected {BINS_PER_OCTAVE} bins an octave within float32's range, got "
+            f"{line['bins_per_octave']} and {len(line['counts'])} from 2^{line['first_exponent']}"
+        )
+    counts = torch.tensor(line["counts"], dtype=torch.float64)
+    histogram[first : first + len(counts)] = counts
+    fields = [float(known[name]) for name in (*_COUNTS, *_NUMBERS)]
+    return TensorStats(torch.cat([torch.tensor(fields, dtype=torch.float64), histogram]))
+
+
+def values_of(stats: TensorStats) -> torch.Tensor:
+    """Magnitudes with the histogram of ``stats``, evenly spread inside its bins: what laws are
+    fitted to where the tensor itself is gone."""
+    edges, counts = TensorStats.histogram_edges(), stats.histogram
+    share = min(1.0, FITTED_VALUES / max(float(counts.sum()), 1.0))
+    ends = (counts.cumsum(0) * share).round().long()
+    numbers = torch.diff(ends, prepend=torch.zeros(1, dtype=torch.long))
+    bins = torch.repeat_interleave(torch.arange(len(counts)), numbers)
+    place = torch.arange(len(bins)) - (ends - numbers)[bins] + 0.5
+    low, high = edges[bins], edges[bins + 1]
+    return low + (high - low) * (place / numbers[bins]).double()
+
+
+def fit_line(values: torch.Tensor, families: tuple[str, ...] = LAWS) -> dict[str, Any]:
+    """The ``families`` of a ``fit`` line. One that cannot be fitted is missing."""
+    found = {}
+    for family in families:
+        try:
+            law = fit(values, family)
+            found[family] = {"ks": law.ks(values), **law.params}
+        except (ValueError, RuntimeError):
+            continue
+    return {"families": found}
+
+
+def laws_of(line: dict[str, Any]) -> dict[str, Distribution]:
+    """The laws of a ``fit`` line, by family."""
+    laws = {}
+    for family in LAWS:
+        if family in line["families"]:
+            params = {k: v for k, v in line["families"][family].items() if k != "ks"}
+            laws[family] = Distribution(family, **params)
+    return laws

@@ -1,0 +1,6 @@
+"""python -m slimgrad report: a page about runs, or about gradients at hand, that works offline."""
+
+from .command import add_arguments, run, write_report
+from .reading import ReportError
+
+__all__ = ["ReportError", "add_arguments", "run", "write_report"]

@@ -1,0 +1,136 @@
+"""A run as the figures ask for it: the lines of docs/runs.md, sorted by kind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..distributions import Distribution
+from ..records import fit_line, laws_of, stats_of, values_of
+from ..stats import TensorStats
+
+Line = dict[str, Any]
+LN2 = math.log(2)
+
+
+def number(line: Line, name: str) -> float | None:
+    """A number that exists; anything else is None."""
+    value = line.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if math.isfinite(value) else None
+
+
+@dataclass
+class Probe:
+    """A gradient that was looked at: its histogram, and the laws that fit it."""
+
+    histogram: Line
+    fit: Line | None = None
+    _stats: TensorStats | None = None
+
+    @property
+    def layer(self) -> str:
+        return self.histogram["layer"]
+
+    @property
+    def step(self) -> int:
+        return self.histogram["step"]
+
+    @property
+    def tensor(self) -> str:
+        return self.histogram["tensor"]
+
+    @property
+    def stats(self) -> TensorStats:
+        if self._stats is None:
+            self._stats = stats_of(self.histogram)
+        return self._stats
+
+    @property
+    def log2_std(self) -> float:
+        return self.histogram["log_std"] / LN2
+
+    @property
+    def has_values(self) -> bool:
+        """Whether there is anything to draw: not of a gradient of zeros."""
+        return sum(self.histogram["counts"]) > 0
+
+    def fitted(self) -> Line:
+        """Found by whoever wrote the file, or here from the histogram."""
+        if self.fit is None:
+            self.fit = fit_line(values_of(self.stats))
+        return self.fit
+
+    def laws(self) -> dict[str, Distribution]:
+        return laws_of(self.fitted())
+
+
+@dataclass
+class Run:
+    """One run: a ``config`` line and what followed."""
+
+    source: str  # the file's name without its ending
+    config: Line = field(default_factory=dict)
+    epochs: list[Line] = field(default_factory=list)
+    layers: list[Line] = field(default_factory=list)
+    histograms: list[Line] = field(default_factory=list)
+    fits: list[Line] = field(default_factory=list)
+    bits: list[Line] = field(default_factory=list)
+    end: Line | None = None
+    name: str = ""
+    index: int = 0  # its colour, all over the page
+    is_training: bool = True  # and not a collection of tensors
+    _probes: list[Probe] | None = None
+
+    @property
+    def colour(self) -> str:
+        return f"@run{self.index % 8}"
+
+    def probes(self, tensor: str | None = None) -> list[Probe]:
+        """The gradients that were looked at, in the order of the file."""
+        if self._probes is None:
+            key = ("step", "layer", "tensor")
+            fits = {tuple(line.get(k) for k in key): line for line in self.fits}
+            found = [
+                Probe(line, fits.get(tuple(line.get(k) for k in key))) for line in self.histograms
+            ]
+            self._probes = [probe for probe in found if probe.has_values]
+        return [probe for probe in self._probes if tensor in (None, probe.tensor)]
+
+    def last_probes(self, tensor: str = "neural_gradient") -> list[Probe]:
+        """Those of the last step at which it was looked."""
+        probes = self.probes(tensor)
+        last = max((probe.step for probe in probes), default=None)
+        return [probe for probe in probes if probe.step == last]
+
+    def result(self, name: str) -> float | None:
+        """Of the end, or of the last epoch that has it."""
+        lines = ([self.end] if self.end else []) + self.epochs[::-1]
+        return next((v for line in lines if (v := number(line, name)) is not None), None)
+
+    def sparsity(self) -> float | None:
+        """The share of zeros in all that was compressed; None if nothing was."""
+        found = [
+            (number(line, "compressed_values") or 0, value)
+            for line in self.layers
+            if (value := number(line, "sparsity")) is not None
+        ]
+        total = sum(count for count, _ in found)
+        if not total:
+            return None
+        ended = number(self.end, "sparsity") if self.end else None
+        return sum(count * value for count, value in found) / total if ended is None else ended
+
+    def bits_per_value(self) -> float | None:
+        ended = number(self.end, "bits_per_value") if self.end else None
+        if ended is not None:
+            return ended
+        found = [
+            (number(line, "values") or 0, value)
+            for line in self.layers
+            if (value := number(line, "bits_per_value")) is not None
+        ]
+        total = sum(count for count, _ in found)
+        return sum(count * value for count, value in found) / total if total else None
