@@ -95,10 +95,7 @@ std::shared_ptr<Layer> make_layer(const Options& options, const GradientChoice& 
   if (gradients.sparse) {
     const Sparse module(options, sparse_options(gradients, seed));
     take(*layer, module);
-    if constexpr (requires { module->state(); })
-      layer->sparse = std::make_shared<SparseLayerState>(module->state());
-    else
-      layer->sparse = std::make_shared<SparseLayerState>(module->state);
+    layer->sparse = std::make_shared<SparseLayerState>(module->state());
   } else {
     take(*layer, Plain(options));
   }
