@@ -271,7 +271,10 @@ def test_unknown_kinds_and_fields_are_passed_over(tmp_path):
 
 
 GOOD = {"kind": "epoch", "run": 1, "step": 1}
-HISTOGRAM, FIT = lines_of(TRAINER_RUNS)[1:3]
+HISTOGRAM, FIT = (
+    next(line for line in lines_of(TRAINER_RUNS) if line["kind"] == kind)
+    for kind in ("histogram", "fit")
+)
 
 
 @pytest.mark.parametrize(
@@ -290,9 +293,12 @@ HISTOGRAM, FIT = lines_of(TRAINER_RUNS)[1:3]
         ),
         (json.dumps(HISTOGRAM | {"max_abs": -1.0}) + "\n", "expected counts and magnitudes"),
         (json.dumps(FIT | {"families": {"normal": 1}}) + "\n", "numbers by name"),
-        (json.dumps(FIT | {"families": {"normal": {"size": 1}}}) + "\n", "[Distribution] expected"),
-        (json.dumps(HISTOGRAM | {"first_exponent": 500}) + "\n", "within float32's range"),
-        (json.dumps(HISTOGRAM | {"bins_per_octave": 4}) + "\n", "expected 8 bins an octave"),
+        (
+            f"{json.dumps(HISTOGRAM)}\n{json.dumps(FIT | {'families': {'normal': {'size': 1}}})}\n",
+            "[Distribution] expected scale for normal",
+        ),
+        (json.dumps(HISTOGRAM | {"first_exponent": 500}) + "\n", "expected counts and magnitudes"),
+        (json.dumps(HISTOGRAM | {"bins_per_octave": 16}) + "\n", "expected 8 bins an octave"),
         ("\x00\x01", "bad.jsonl"),
     ],
 )
