@@ -130,12 +130,9 @@ def figures(runs: list[Run]) -> list[Figure]:
         "layers lines with a format, or histogram lines",
         menu="width",
     )
-    used = {
-        point_bits
-        for run in runs
-        for point_bits in range(2, 9)
-        if point_bits not in DEFAULT_BITS and _measured(run, point_bits)
-    }
-    variants = [_variant(runs, bits) for bits in sorted({*DEFAULT_BITS, *used})]
+    used = {bits for run in runs for bits in range(2, 9) if _measured(run, bits)}
+    # Those first that a run was trained with.
+    widths = sorted({*DEFAULT_BITS, *used}, key=lambda bits: (bits not in used, bits))
+    variants = [_variant(runs, bits) for bits in widths]
     figure.variants = [variant for variant in variants if variant]
     return [figure]
