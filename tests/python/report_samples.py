@@ -1,6 +1,8 @@
 """What the tests of reports share: a run of the trainer, a run of one's own, and tensors."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,3 +46,16 @@ def figures_in(page):
     text = Path(page).read_text(encoding="utf-8")
     start = text.index('id="figures">') + len('id="figures">')
     return json.loads(text[start : text.index("</script>", start)])
+
+
+def trace(figures, name, variant=0, panel=0, run=None):
+    found = figures[name][variant]["panels"][panel]["data"]
+    return found[0] if run is None else next(t for t in found if t["name"] == run)
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "slimgrad", "report", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+    )

@@ -9,22 +9,13 @@ import sys
 import numpy as np
 import pytest
 import torch
-from report_samples import TRAINER_RUNS, figures_in, lines_of, own_run, tensors
+from report_samples import TRAINER_RUNS, command, figures_in, lines_of, own_run, tensors, trace
 
 import slimgrad as sg
-from slimgrad.report import ReportError, write_report
-from slimgrad.report.figure import MOST_COLUMNS, MOST_POINTS
+from slimgrad.report import write_report
 from slimgrad.report.naming import short_layers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "slimgrad", "report", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +23,6 @@ def trainer_page(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report([TRAINER_RUNS], path)
     return path
-
-
-def trace(figures, name, variant=0, panel=0, run=None):
-    found = figures[name][variant]["panels"][panel]["data"]
-    return found[0] if run is None else next(t for t in found if t["name"] == run)
 
 
 # ---- the page ------------------------------------------------------------------------------------
@@ -229,106 +215,6 @@ def test_names_are_text_and_not_markup(tmp_path):
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<script>alert" not in text and text.count("</script>") == 3
     assert "<b>" not in json.dumps(figures_in(tmp_path / "page.html"))
-
-
-# ---- files that are large, cut or wrong ----------------------------------------------------------
-
-
-def test_long_runs_are_thinned(tmp_path):
-    path = tmp_path / "long.jsonl"
-    with path.open("w") as file:
-        for step in range(1, 50_001):
-            at = {"run": 1, "step": step}
-            layer = {"kind": "layers", **at, "layer": f"l{step % 2}", "log_std": 1.0, "cosine": 0.5}
-            file.write(json.dumps({"kind": "epoch", **at, "loss": 1 / step}) + "\n")
-            file.write(json.dumps(layer) + "\n")
-    write_report([path], tmp_path / "page.html")
-    figures = figures_in(tmp_path / "page.html")
-    x = trace(figures, "loss")["x"]
-    assert len(x) == MOST_POINTS and x[0] == 1 and x[-1] == 50_000
-    assert len(trace(figures, "cosine")["x"]) == MOST_COLUMNS
-    assert (tmp_path / "page.html").stat().st_size < 6_000_000
-
-
-def test_a_cut_last_line_is_passed_over(tmp_path):
-    text = TRAINER_RUNS.read_text()
-    path = tmp_path / "cut.jsonl"
-    path.write_text(text[: text.rindex('"end"') + 40])
-    answer = command(path, "-o", tmp_path / "page.html")
-    assert answer.returncode == 0
-    assert "note: cut.jsonl: the last line is cut off and was left out" in answer.stderr
-    assert "note: cut.jsonl: run 3 has not finished" in answer.stderr
-    assert len(figures_in(tmp_path / "page.html")["bits"][0]["panels"][0]["data"][0]["x"]) == 3
-
-
-def test_unknown_kinds_and_fields_are_passed_over(tmp_path):
-    lines = [line | {"later": [1]} for line in lines_of(TRAINER_RUNS)]
-    lines.insert(3, {"kind": "weather", "run": 1})
-    path = tmp_path / "later.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_report([path], tmp_path / "page.html")
-    assert len(figures_in(tmp_path / "page.html")) == 15
-
-
-GOOD = {"kind": "epoch", "run": 1, "step": 1}
-HISTOGRAM, FIT = lines_of(TRAINER_RUNS)[1:3]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "expected lines of JSON, got an empty file"),
-        ("hello\n", "bad.jsonl:1: expected a line of JSON, got 'hello'"),
-        (json.dumps(GOOD) + '\n{"kind"\n', "bad.jsonl:2: expected a line of JSON"),
-        ("[1]\n", 'bad.jsonl:1: expected an object with "kind"'),
-        ('{"step": 1}\n', 'bad.jsonl:1: expected an object with "kind"'),
-        ('{"kind": "config", "schema": 2}\n', "expected schema 1, got 2"),
-        ('{"kind": "epoch", "step": "x"}\n', "expected step of a epoch line to be int, got 'x'"),
-        (
-            json.dumps(HISTOGRAM | {"counts": [-1]}) + "\n",
-            "expected counts and magnitudes of a histogram",
-        ),
-        (json.dumps(HISTOGRAM | {"max_abs": -1.0}) + "\n", "expected counts and magnitudes"),
-        (json.dumps(FIT | {"families": {"normal": 1}}) + "\n", "numbers by name"),
-        (json.dumps(FIT | {"families": {"normal": {"size": 1}}}) + "\n", "[Distribution] expected"),
-        (json.dumps(HISTOGRAM | {"first_exponent": 500}) + "\n", "within float32's range"),
-        (json.dumps(HISTOGRAM | {"bins_per_octave": 4}) + "\n", "expected 8 bins an octave"),
-        ("\x00\x01", "bad.jsonl"),
-    ],
-)
-def test_bad_files(tmp_path, text, says):
-    path = tmp_path / "bad.jsonl"
-    path.write_text(text)
-    if text == "\x00\x01":
-        path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ReportError) as error:
-        write_report([path], tmp_path / "page.html")
-    assert says in str(error.value) and "\n" not in str(error.value)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
-    ("array", "says"),
-    [
-        (np.zeros(5, np.float32), "expected values other than zero"),
-        (np.arange(5), "expected float16, float32 or float64 values, got 5 int64"),
-        (np.empty(0, np.float32), "got 0 float32"),
-        (np.array([{}], dtype=object), "expected a .npy file of numbers"),
-    ],
-)
-def test_bad_tensors(tmp_path, array, says):
-    np.save(tmp_path / "x.npy", array, allow_pickle=True)
-    with pytest.raises(ReportError, match=says):
-        write_report([tmp_path / "x.npy"], tmp_path / "page.html")
-
-
-def test_the_command_says_it_in_one_line(tmp_path):
-    answer = command(tmp_path / "none.jsonl", "-o", tmp_path / "page.html")
-    assert answer.returncode == 2 and answer.stdout == ""
-    said = f"slimgrad report: {tmp_path / 'none.jsonl'}: No such file or directory\n"
-    assert answer.stderr == said
-    answer = command(TRAINER_RUNS, "-o", tmp_path / "no" / "page.html")
-    assert answer.returncode == 2 and answer.stderr.count("\n") == 1
 
 
 def test_without_plotly(tmp_path):

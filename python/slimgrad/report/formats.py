@@ -7,7 +7,18 @@ import re
 from dataclasses import dataclass
 
 from ..formats import FloatFormat, best_format, expected_error, gradient_scale, relative_error
-from .figure import Figure, Panel, Trace, Variant, axis, curve, log_axis, markers, run_marker
+from .figure import (
+    DASHES,
+    Figure,
+    Panel,
+    Trace,
+    Variant,
+    axis,
+    curve,
+    log_axis,
+    markers,
+    run_marker,
+)
 from .runs import LN2, Run, number
 from .words import most_frequent
 
@@ -67,7 +78,8 @@ def _curves(bits: int) -> list[Trace]:
     for place, format in enumerate(formats):
         colour = _RAMP[round(place * (len(_RAMP) - 1) / max(1, len(formats) - 1))]
         errors = [relative_error(format, spread) for spread in _SPREADS]
-        traces.append(curve(_SPREADS, errors, str(format), {"color": colour, "width": 2.5}))
+        line = {"color": colour, "width": 2.2, "dash": DASHES[place % len(DASHES)]}
+        traces.append(curve(_SPREADS, errors, str(format), line))
     return traces
 
 
@@ -130,12 +142,9 @@ def figures(runs: list[Run]) -> list[Figure]:
         "layers lines with a format, or histogram lines",
         menu="width",
     )
-    used = {
-        point_bits
-        for run in runs
-        for point_bits in range(2, 9)
-        if point_bits not in DEFAULT_BITS and _measured(run, point_bits)
-    }
-    variants = [_variant(runs, bits) for bits in sorted({*DEFAULT_BITS, *used})]
+    used = {bits for run in runs for bits in range(2, 9) if _measured(run, bits)}
+    # Those first that a run was trained with.
+    widths = sorted({*DEFAULT_BITS, *used}, key=lambda bits: (bits not in used, bits))
+    variants = [_variant(runs, bits) for bits in widths]
     figure.variants = [variant for variant in variants if variant]
     return [figure]

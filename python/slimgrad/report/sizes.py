@@ -26,6 +26,7 @@ def _bars(runs: list[Run], values: list[float], text: list[str], title: str) -> 
         "marker": {"color": [run.colour for run in runs]},
         "text": text,
         "textposition": "auto",
+        "textangle": 0,
         "hovertext": [run.name for run in runs],
         "hovertemplate": "%{hovertext}: %{text}<extra></extra>",
         "showlegend": False,

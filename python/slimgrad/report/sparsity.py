@@ -49,13 +49,15 @@ def required(runs: list[Run]) -> Figure:
             text = [f"{line['layer']}, step {line['step']}" for line in lines]
             traces.append(markers(wanted, got, run.name, run_marker(run), text))
     if traces:
-        ends = [f(v for t in traces for v in (*t["x"], *t["y"])) for f in (min, max)]
+        # Not closer than that: misses of a thousandth are none.
+        shown = [v for t in traces for v in (*t["x"], *t["y"])]
+        ends = [max(0.0, min(shown) - 0.05), min(1.0, max(shown) + 0.05)]
         traces.append(curve(ends, ends, "equal", {"color": "@accent", "width": 1.5}))
         title = "Achieved sparsity against what was wanted"
         if misses:
             title = f"No layer misses its sparsity by more than {max(misses):.4f} in any pass"
-        panel = Panel(traces, axis("sparsity wanted"), axis("sparsity achieved"))
-        figure.variants = [Variant("all", title, [panel])]
+        x, y = (axis(f"sparsity {what}", range=ends) for what in ("wanted", "achieved"))
+        figure.variants = [Variant("all", title, [Panel(traces, x, y)])]
     return figure
 
 
@@ -64,6 +66,10 @@ def _achieved(probe: Probe, wanted: float, method: str) -> float:
         warnings.simplefilter("ignore", SparsityWarning)  # The figure shows it.
         alpha = threshold(probe.stats, wanted, method)
     return expected_sparsity(probe.stats, alpha)
+
+
+def _small(miss: float) -> str:
+    return "less than 0.001" if miss < 0.001 else f"{miss:.3f}"
 
 
 def by_law(runs: list[Run]) -> Figure:
@@ -108,7 +114,7 @@ def by_law(runs: list[Run]) -> Figure:
             )
         title = (
             f"{run.name}: a lognormal law would miss by up to {worst['lognormal']:.2f}, a normal "
-            f"one by {worst['normal']:.2f}, the histogram by {worst['empirical']:.3f}"
+            f"one by {worst['normal']:.2f}, the histogram by {_small(worst['empirical'])}"
         )
         panel = Panel(traces, axis("sparsity wanted"), axis("sparsity achieved"))
         figure.variants.append(Variant(run.name, title, [panel]))
