@@ -38,11 +38,11 @@ def _seconds_used(pid: int) -> float:
 
 
 def _end(processes) -> None:
-    """Every rank says where it is, on stderr, and ends."""
+    """Every rank says where it is, on stderr, one after the other, and ends."""
     for process in processes:
         if process.is_alive():
             os.kill(process.pid, signal.SIGUSR1)
-    time.sleep(2)
+            time.sleep(2)
     for process in processes:
         process.kill()
         process.join()
