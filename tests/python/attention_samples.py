@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 
 import torch
 from torch import nn
@@ -105,3 +106,18 @@ def run(module, inputs, arguments):
 def in_a_model(module):
     """A copy in a model of its own, which has a name for it."""
     return nn.ModuleDict({"attn": copy.deepcopy(module)})
+
+
+def assert_unbiased(module, plain, inputs, passes=500):
+    """The mean of its backward passes on 24 random contrasts of all gradients against the exact
+    ones, within 4.5 standard errors each."""
+
+    def gradients(attention):
+        return torch.cat([g.flatten() for g in run(attention, inputs, {})[2:]]).double()
+
+    exact = gradients(plain)
+    contrasts = torch.randn(exact.numel(), 24, dtype=torch.float64)
+    errors = (torch.stack([gradients(module) for _ in range(passes)]) - exact) @ contrasts
+    z = errors.mean(0) / (errors.std(0) / math.sqrt(passes))
+    assert z.abs().max() < 4.5, z
+    assert errors.std(0).min() > 0
