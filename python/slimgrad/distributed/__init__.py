@@ -1,7 +1,7 @@
 """Fewer bytes between machines, on torch.distributed as it is. docs/distributed.md has the design.
 
-    sg.distributed.register(model, codec="uniform8")         # DDP and FSDP2
-    sg.distributed.all_reduce(tensors, codec="lossless")     # in place, a sum
+sg.distributed.register(model, codec="uniform8")         # DDP and FSDP2
+sg.distributed.all_reduce(tensors, codec="lossless")     # in place, a sum
 """
 
 from .codec import CODECS, Codec
