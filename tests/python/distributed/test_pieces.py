@@ -130,7 +130,7 @@ def test_damage_is_found_wherever_it_is():
     for cut in (0, 3, 8, payload.numel() - 1):
         with pytest.raises(sg.PayloadError):
             decoded(payload[:cut].clone(), [x, x], codec)
-    with pytest.raises(sg.PayloadError, match=r"expected nothing behind the last piece, got 1 byte"):
+    with pytest.raises(sg.PayloadError, match=r"expected nothing behind the last piece"):
         decoded(torch.cat([payload, payload[:1]]), [x, x], codec)
 
 
@@ -161,9 +161,7 @@ def test_misuse_is_refused():
 def test_ops_are_registered_as_torch_wants():
     x, out = gradient(5000), torch.empty(1 << 16, dtype=torch.uint8)
     encode = ([x.clone()], [False], [0], "uniform", 4, 4, 3, "exact", "rans", "counted", "nearest")
-    torch.library.opcheck(
-        torch.ops.slimgrad.encode_pieces.default, (*encode, 18, 0, False, out)
-    )
+    torch.library.opcheck(torch.ops.slimgrad.encode_pieces.default, (*encode, 18, 0, False, out))
     payload = coded([x], Codec.parse("uniform4"))[1]
     torch.library.opcheck(
         torch.ops.slimgrad.decode_pieces.default,
