@@ -95,6 +95,7 @@ class Engine:
     """The stages of one group."""
 
     def __init__(self, group: dist.ProcessGroup):
+        _check_backend(group)
         self.group = group
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self.peers = [rank for rank in range(self.world) if rank != self.rank]
@@ -398,6 +399,19 @@ class Engine:
         until = time.monotonic() + _LAST_WORDS
         for event in heard.values():
             event.wait(max(0.0, until - time.monotonic()))
+
+
+def _check_backend(group: dist.ProcessGroup) -> None:
+    """Gloo takes messages that are shorter than what was asked for; others may not."""
+    try:
+        name = group._get_backend(torch.device("cpu")).name()
+    except RuntimeError:
+        name = "none"
+    if name != "gloo":
+        raise ValueError(
+            f"[distributed] expected a group with Gloo for tensors on the CPU, got {name}: "
+            "init_process_group('cpu:gloo,cuda:nccl'), or new_group(backend='gloo') beside it"
+        )
 
 
 _engines: dict[str, Engine] = {}

@@ -83,6 +83,7 @@ at::Tensor encode_pieces_cpu(at::TensorList pieces, c10::List<bool> plain, at::I
   options.rounding = quantizer.rounding;
   options.survivors = parse_survivors(survivors);
   options.block_log2 = static_cast<int>(std::clamp<std::int64_t>(block_log2, -1, 99));
+  options.fit_sample = 8192;
   options.exact_if_nonfinite = true;
   options.replace = replace;
   const std::span<std::uint8_t> room = mutable_elements<std::uint8_t>(out);
