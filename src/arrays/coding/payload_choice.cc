@@ -123,9 +123,8 @@ void plan_uniform(std::span<const T> values, const EncodeOptions& options,
   info.model = options.model;
   if (info.model == TableModel::kCounted) return;
   const bool sampled = options.fit_sample > 0 && values.size() >= 2 * options.fit_sample;
-  const bool fits = sampled
-                        ? fit_model<T>(spread_sample(values, options.fit_sample), info)
-                        : fit_model(values, info);
+  const bool fits = sampled ? fit_model<T>(spread_sample(values, options.fit_sample), info)
+                            : fit_model(values, info);
   if (!fits) info.model = TableModel::kCounted;
 }
 

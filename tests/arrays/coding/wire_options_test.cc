@@ -101,10 +101,10 @@ TEST(WireOptions, WithoutACoderCodesHaveTheirBits) {
     EXPECT_THROW(
         encode(view(values, DType::kFloat32), {.kind = kind, .coder = EntropyCoder::kNone}),
         InvalidArgument);
-  EXPECT_THROW(encode(view(values, DType::kFloat32), {.kind = kUniform,
-                                                      .coder = EntropyCoder::kNone,
-                                                      .model = TableModel::kGennorm}),
-               InvalidArgument);
+  EXPECT_THROW(
+      encode(view(values, DType::kFloat32),
+             {.kind = kUniform, .coder = EntropyCoder::kNone, .model = TableModel::kGennorm}),
+      InvalidArgument);
 }
 
 // The law changes the code's length, not the values.
