@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import statistics
+
+from scipy import stats
 
 from slimgrad.report.runs import Probe, Run
 
@@ -35,16 +36,6 @@ def distances(run: Run, family: str, step: int | None = None) -> list[float]:
     return [value for value in found if value is not None]
 
 
-def p_value(distance: float, count: int) -> float:
-    """That a sample of `count` values of the law itself is as far from it: Kolmogorov's limit, with
-    Stephens's correction for a finite sample."""
-    x = distance * (math.sqrt(count) + 0.12 + 0.11 / math.sqrt(count))
-    if x < 0.3:
-        return 1.0
-    terms = ((-1) ** (k - 1) * math.exp(-2 * k * k * x * x) for k in range(1, 101))
-    return min(1.0, max(0.0, 2 * sum(terms)))
-
-
 SAMPLE = 200  # values; with as many as a gradient has, every law is refused
 
 
@@ -52,10 +43,10 @@ def _summary(values: list[float]) -> str:
     if not values:
         return "-"
     middle = statistics.median(values)
-    return f"{middle:.2f} ({p_value(middle, SAMPLE):.1g})"
+    return f"{middle:.2f} ({stats.kstwo.sf(middle, SAMPLE):.1g})"
 
 
-def _winner(run: Run) -> dict[str, int]:
+def winners(run: Run) -> dict[str, int]:
     """How many gradients each family fits best."""
     wins: dict[str, int] = {}
     for probe in run.probes("neural_gradient"):
@@ -73,7 +64,7 @@ def section(records: Records) -> str:
     for name, title in found.items():
         run = records[name]
         rows.append([title, *(_summary(distances(run, family)) for family in FAMILIES)])
-        for family, count in _winner(run).items():
+        for family, count in winners(run).items():
             wins[family] = wins.get(family, 0) + count
     text = [
         "### Which law neural gradients follow",

@@ -2,11 +2,9 @@
 
 import json
 
-import pytest
 from bench.papers import __main__ as papers
 from bench.papers import laws, records
 from bench.papers.records import ROOT
-from scipy import stats
 
 
 def test_the_page_is_what_the_records_say():
@@ -24,11 +22,18 @@ def test_every_record_is_of_the_list_and_whole():
         assert last["kind"] == "end", path.name
 
 
-@pytest.mark.parametrize("count", [50, 200, 5000])
-@pytest.mark.parametrize("distance", [0.01, 0.05, 0.1, 0.3])
-def test_p_values_are_kolmogorovs(distance, count):
-    # The exact law of a finite sample; Stephens's correction is good to some thousandths.
-    assert laws.p_value(distance, count) == pytest.approx(stats.kstwo.sf(distance, count), abs=0.01)
+def test_the_nearest_family_is_counted(tmp_path):
+    lines = [{"kind": "config", "run": 1}]
+    about = {"run": 1, "step": 1, "layer": "a", "tensor": "neural_gradient"}
+    line = {"values": 4, "zeros": 0, "nonfinite": 0, "log_mean": 0.0, "log_std": 1.0}
+    line |= {"max_abs": 1.5, "mean_abs": 1.0, "mean_square": 1.0}
+    line |= {"first_exponent": 0, "bins_per_octave": 8, "counts": [4]}
+    fit = {"normal": {"ks": 0.4, "scale": 1.0}, "laplace": {"ks": 0.2, "scale": 1.0}}
+    lines += [{"kind": "histogram", **about, **line}, {"kind": "fit", **about, "families": fit}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*lines, {"kind": "end"}])))
+    [run] = records.Records(tmp_path, ["a"]).runs.values()
+    assert laws.winners(run) == {"laplace": 1}
+    assert laws.distances(run, "normal") == [0.4] and laws.distances(run, "cauchy") == []
 
 
 def test_an_unfinished_run_is_left_out(tmp_path):
