@@ -34,8 +34,8 @@ from .treatments import (
     parse_activations,
 )
 
-# A tag that point-to-point operations of others are not likely to have.
-TAG = 0x5347
+# Not one of those that exchanges have, nor likely of others.
+TAG = 0x5360
 CODINGS = ("coded", "packed")
 
 
