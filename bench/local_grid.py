@@ -1,5 +1,5 @@
-"""Flower's messages without its processes: a grid that runs clients one after the other in this one.
-The apps, mods and strategies are those of a deployment."""
+"""Flower's messages without its processes: a grid that runs clients in this one, one by one. The
+apps, mods and strategies are those of a deployment."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ def accuracy(arrays: ArrayRecord) -> float:
     return (model.eval()(images).argmax(1) == labels).float().mean().item()
 
 
-def client_app(codec: str, images: int = 200, **settings) -> ClientApp:
-    app = ClientApp(mods=[EncodeUpdates(codec, **settings)])  # the first of the two lines
+def client_app(mod: EncodeUpdates | None, images: int = 200) -> ClientApp:
+    app = ClientApp(mods=[mod] if mod else [])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -146,7 +146,7 @@ def client_app(codec: str, images: int = 200, **settings) -> ClientApp:
 
 def run_server(grid: Grid, rounds: int, clients: int) -> dict:
     plain = FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
-    strategy = DecodeUpdates(plain)  # the second
+    strategy = DecodeUpdates(plain)  # the second line
     accuracies: list[float] = []
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -179,9 +179,10 @@ def main() -> None:
     def run(grid: Grid, context: Context) -> None:
         outcome.update(run_server(grid, options.rounds, options.clients))
 
+    mod = EncodeUpdates(options.codec, error_feedback=options.error_feedback)  # the first line
     run_simulation(
         server_app=server,
-        client_app=client_app(options.codec, options.images, error_feedback=options.error_feedback),
+        client_app=client_app(mod, options.images),
         num_supernodes=options.clients,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )

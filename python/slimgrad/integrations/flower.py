@@ -4,7 +4,7 @@
     strategy = DecodeUpdates(FedAvg())                    # in the server's, around any strategy
 
 A client sends the difference of its weights to those that it was sent, coded array by array, and
-the server adds it to what it sent. What a client sends are bytes from a stranger: a reply that is
+the server adds it to what it sent ("lossless" codes the weights themselves). What a client sends are bytes from a stranger: a reply that is
 damaged, or not about the arrays that were sent, or announces more than they hold, becomes an error
 reply with its reason, which strategies leave out, and the round goes on.
 """
@@ -153,7 +153,11 @@ class EncodeUpdates:
         if values is None or values.dtype.kind != "f" or values.size < self.codec.min_elements:
             return array
         known = base is not None and (base.shape, base.dtype) == (array.shape, array.dtype)
-        x = torch.from_numpy(np.ascontiguousarray(values - base.numpy() if known else values))
+        if self.codec.is_exact:  # A difference that is added again is rounded.
+            known = False
+        x = torch.from_numpy(values).contiguous()
+        if known:
+            x = x - torch.from_numpy(base.numpy())
         if self.codec.error_feedback and before is not None and before.shape == array.shape:
             x = x + torch.from_numpy(before.numpy())
         payload = self.encode(x, seed)

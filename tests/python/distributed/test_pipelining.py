@@ -210,4 +210,4 @@ def test_a_damaged_frame_is_named_and_stops_both(trained):
     first, second = (rank["damaged"] for rank in trained)
     assert first.startswith("[CompressedPipelineStage] gradient 0 for stage 0 from stage 1: ")
     assert "the checksum is wrong" in first
-    assert "Connection closed by peer" in second
+    assert "Connection" in second  # closed, or reset
