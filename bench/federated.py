@@ -1,7 +1,8 @@
 """Rate-limited clients: rounds to an accuracy at 8 to 2 bits an update, with and without error
 feedback, and what the bits cost under four codes.
 
-    python -m bench.federated --out results/federated.json --docs docs/federated.md
+    python -m bench.federated --out results/federated.json
+    python -m bench.federated --rows results/federated.json --docs docs/federated.md
 
 Runs the apps of examples/flower_federated.py with Flower's messages in this process, in the
 environment that has Flower (.venv-flower). A code does not change what is decoded, so each width is
@@ -132,7 +133,22 @@ def main() -> None:
     parser.add_argument("--bits", type=int, nargs="+", default=[8, 7, 6, 5, 4, 3, 2])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--docs", type=Path, help="rewrite the table in this page")
+    parser.add_argument("--rows", type=Path, help="of this file, instead of training")
     options = parser.parse_args()
+    if options.rows:
+        record = json.loads(options.rows.read_text())
+    else:
+        command = "python -m bench.federated " + " ".join(sys.argv[1:])
+        record = {"command": command, "rows": measure(options)}
+        if options.out:
+            write_json(options.out, command, record["rows"], line_each=True)
+    table = markdown(record["rows"], record["command"])
+    print(table)
+    if options.docs:
+        write_docs(table, options.docs)
+
+
+def measure(options) -> list[dict]:
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     example = _example()
@@ -141,13 +157,7 @@ def main() -> None:
     for bits, feedback in widths:
         rows.append(run(example, options, bits, feedback))
         print(json.dumps({k: v for k, v in rows[-1].items() if k != "accuracy"}), flush=True)
-    command = "python -m bench.federated " + " ".join(sys.argv[1:])
-    table = markdown(rows, command)
-    print(table)
-    if options.out:
-        write_json(options.out, command, rows, line_each=True)
-    if options.docs:
-        write_docs(table, options.docs)
+    return rows
 
 
 if __name__ == "__main__":
