@@ -109,6 +109,7 @@ class StageOutput(nn.Module):
         self._expected: dict[int, Header] = {}  # what went out and has no gradient yet
         self._early: dict[int, torch.Tensor] = {}  # gradients that were not yet asked for
 
+    @torch.compiler.disable
     def forward(self, y: torch.Tensor) -> torch.Tensor:
         return _Send.apply(y, self)
 
@@ -215,6 +216,7 @@ class StageInput(nn.Module):
         self.link = _link(source, group, tag, timeout, "StageInput")
         self._next = 0
 
+    @torch.compiler.disable
     def forward(self) -> torch.Tensor:
         with self.link.refusing("activation", self._next):
             header = self.link.receive()

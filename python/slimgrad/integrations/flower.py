@@ -4,9 +4,10 @@
     strategy = DecodeUpdates(FedAvg())                    # in the server's, around any strategy
 
 A client sends the difference of its weights to those that it was sent, coded array by array, and
-the server adds it to what it sent ("lossless" codes the weights themselves). What a client sends are bytes from a stranger: a reply that is
-damaged, or not about the arrays that were sent, or announces more than they hold, becomes an error
-reply with its reason, which strategies leave out, and the round goes on.
+the server adds it to what it sent ("lossless" codes the weights themselves). What a client sends
+are bytes from a stranger: a reply that is damaged, or not about the arrays that were sent, or
+announces more than they hold, becomes an error reply with its reason, which strategies leave out,
+and the round goes on.
 """
 
 from __future__ import annotations

@@ -121,6 +121,51 @@ def _as_compress_second():
     boundary.flush()
 
 
+# ---- a stage in the middle, compiled ------------------------------------------------------------
+
+MIDDLE = {"seed": 21, "stream": 3, "min_elements": 0}
+
+
+def _three_stages():
+    torch.manual_seed(4)
+    return [torch.nn.Linear(12, 24), torch.nn.Linear(24, 24), torch.nn.Linear(24, 5)]
+
+
+def _chain(rank, world, port, results):
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+    stage = _three_stages()[rank]
+    before = StageInput(rank - 1, [sg.Prune(0.5), "fp8"][rank - 1], **MIDDLE) if rank else None
+    after = StageOutput(rank + 1, "lossless") if rank < 2 else None
+
+    def run(x, target):
+        y = stage(before() if before else x)
+        return after(y) if after else loss_of(y, target)
+
+    if rank == 1:
+        run = torch.compile(run, backend="eager")
+    ends = [run(x, target) for x, target in microbatches(0)]
+    for end in ends:
+        end.backward()
+    for boundary in filter(None, (before, after)):
+        boundary.flush()
+    torch.save([p.grad for p in stage.parameters()], f"{results}/{rank}.pt")
+    leave_group()
+
+
+def test_three_stages(tmp_path, one_thread):
+    run_ranks(_chain, (str(tmp_path),), world=3)
+    stages = _three_stages()
+    boundaries = [StageBoundary("lossless", g, **MIDDLE) for g in (sg.Prune(0.5), "fp8")]
+    layers = [stages[0], boundaries[0], stages[1], boundaries[1], stages[2]]
+    losses = [loss_of(torch.nn.Sequential(*layers)(x), target) for x, target in microbatches(0)]
+    for loss in losses:
+        loss.backward()
+    for rank, stage in enumerate(stages):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        assert all(map(torch.equal, found, [p.grad for p in stage.parameters()])), rank
+
+
 # ---- the tests ----------------------------------------------------------------------------------
 
 
