@@ -18,6 +18,8 @@ import json
 import logging
 import random
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -61,8 +63,11 @@ class Measured(flower.EncodeUpdates):
         return flower.encode_array(x, self.codec.replace(model=law), seed)
 
 
-def run(example, options, bits: int | None, feedback: bool) -> dict:
+def run(options, bits: int | None, feedback: bool) -> dict:
     """One training; without bits, of plain updates."""
+    torch.set_num_threads(1)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    example = _example()
     random.seed(0)  # by which strategies choose clients, and the order of sums
     mod = None
     if bits is not None:
@@ -88,6 +93,7 @@ def run(example, options, bits: int | None, feedback: bool) -> dict:
     }
     if mod is not None:
         row["bits_per_value"] = {law: 8 * mod.payload_bytes[law] / mod.values for law in LAWS}
+    print(json.dumps(row), flush=True)
     return row
 
 
@@ -128,9 +134,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.federated")
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--images", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--target", type=float, default=0.85)
     parser.add_argument("--bits", type=int, nargs="+", default=[8, 7, 6, 5, 4, 3, 2])
+    parser.add_argument("--processes", type=int, default=1, help="the rows do not depend on it")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--docs", type=Path, help="rewrite the table in this page")
     parser.add_argument("--rows", type=Path, help="of this file, instead of training")
@@ -149,15 +156,9 @@ def main() -> None:
 
 
 def measure(options) -> list[dict]:
-    torch.set_num_threads(1)
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    example = _example()
     widths = [(None, False), *((bits, on) for on in (False, True) for bits in options.bits)]
-    rows = []
-    for bits, feedback in widths:
-        rows.append(run(example, options, bits, feedback))
-        print(json.dumps({k: v for k, v in rows[-1].items() if k != "accuracy"}), flush=True)
-    return rows
+    with ProcessPoolExecutor(options.processes) as pool:
+        return list(pool.map(partial(run, options), *zip(*widths, strict=True)))
 
 
 if __name__ == "__main__":

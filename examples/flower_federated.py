@@ -84,7 +84,7 @@ def client_data(partition: int, images: int = 200) -> tuple[torch.Tensor, torch.
     return glyphs(labels, generator), labels
 
 
-def test_data(images: int = 1000) -> tuple[torch.Tensor, torch.Tensor]:
+def test_data(images: int = 500) -> tuple[torch.Tensor, torch.Tensor]:
     labels = torch.arange(images) % CLASSES
     return glyphs(labels, torch.Generator().manual_seed(1)), labels
 

@@ -60,6 +60,25 @@ def _link(
     return Link(peer, group, tag, timeout, owner)
 
 
+class _End(nn.Module):
+    """What is the same on both sides."""
+
+    link: Link
+    SENDS: str
+    RECEIVES: str
+
+    def report(self) -> dict[str, dict[str, int]]:
+        """Messages and bytes on the wire, headers included, and what they would be plainly."""
+        return {
+            self.SENDS: self.link.sent.as_dict(),
+            self.RECEIVES: self.link.received.as_dict(),
+        }
+
+    def flush(self) -> None:
+        """Returns when the other process has taken all that was sent."""
+        self.link.flush()
+
+
 # ---- the end of a stage -------------------------------------------------------------------------
 
 
@@ -76,7 +95,7 @@ class _Send(torch.autograd.Function):
         return ctx.output._receive(ctx.serial).to(ctx.device), None
 
 
-class StageOutput(nn.Module):
+class StageOutput(_End):
     """The end of a stage: sends a tensor to the stage in process ``to``, and returns a token, a
     zero whose backward() waits for the gradient and runs this stage's backward pass.
 
@@ -90,6 +109,8 @@ class StageOutput(nn.Module):
 
     A batch may go in microbatches: as many calls, and backward() of their tokens in any order.
     """
+
+    SENDS, RECEIVES = "activations", "gradients"
 
     def __init__(
         self,
@@ -112,17 +133,6 @@ class StageOutput(nn.Module):
     @torch.compiler.disable
     def forward(self, y: torch.Tensor) -> torch.Tensor:
         return _Send.apply(y, self)
-
-    def report(self) -> dict[str, dict[str, int]]:
-        """Messages and bytes on the wire, headers included, and what they would be plainly."""
-        return {
-            "activations": self.link.sent.as_dict(),
-            "gradients": self.link.received.as_dict(),
-        }
-
-    def flush(self) -> None:
-        """Returns when the other process has taken all activations."""
-        self.link.flush()
 
     def _send(self, y: torch.Tensor, wants_gradient: bool) -> int:
         serial, self._next = self._next, self._next + 1
@@ -175,7 +185,7 @@ class _Receive(torch.autograd.Function):
         return None, None, None, None
 
 
-class StageInput(nn.Module):
+class StageInput(_End):
     """The beginning of a stage: receives the tensor that the StageOutput in process ``source`` sent
     and returns it; in backward the gradient is compressed and sent there.
 
@@ -191,6 +201,8 @@ class StageInput(nn.Module):
 
     slimgrad.state_dict(module) has the gate's state.
     """
+
+    SENDS, RECEIVES = "gradients", "activations"
 
     def __init__(
         self,
@@ -227,17 +239,6 @@ class StageInput(nn.Module):
             return x
         anchor = torch.zeros((), device=self.device, requires_grad=True)
         return _Receive.apply(anchor, self, header.serial, [x])
-
-    def report(self) -> dict[str, dict[str, int]]:
-        """Messages and bytes on the wire, headers included, and what they would be plainly."""
-        return {
-            "activations": self.link.received.as_dict(),
-            "gradients": self.link.sent.as_dict(),
-        }
-
-    def flush(self) -> None:
-        """Returns when the other process has taken all gradients."""
-        self.link.flush()
 
     def _send(self, grad: torch.Tensor, serial: int) -> None:
         grad = compressed(grad, self.gate)
