@@ -92,7 +92,7 @@ def test_lossless_updates_are_the_plain_ones_to_the_bit():
     assert strategy.received[0].bytes < strategy.received[0].plain_bytes
 
 
-@pytest.mark.parametrize("codec", ["uniform8", "fp8", "pruned", "uniform4"])
+@pytest.mark.parametrize("codec", ["uniform8", "fp8", "pruned", "uniform4", "packed5"])
 def test_what_arrives_is_what_was_sent_plus_the_decoded_difference(codec):
     """One client, one round, replayed by hand."""
     seen = []
