@@ -82,8 +82,12 @@ class Plan:
         """What rounding this parameter's gradients has lost: made when first needed."""
         if not codec.error_feedback or codec.is_exact or size < codec.min_elements:
             return None
-        if name not in self.residuals or self.residuals[name].numel() != size:
+        known = self.residuals.get(name)
+        if known is None or known.numel() != size:
             self.residuals[name] = torch.zeros(size, dtype=torch.float32)
+            if known is not None:  # FSDP pads at the end, as the number of ranks asks
+                common = min(size, known.numel())
+                self.residuals[name][:common] = known[:common]
         return self.residuals[name]
 
     def residual_bytes(self) -> int:
@@ -110,13 +114,14 @@ class Plan:
             saved = (state["rank"], state["ranks"])
             if here != saved:
                 raise ValueError(
-                    f"[load_state_dict] expected the state of rank {here[0]} of {here[1]}, got that "
-                    f"of rank {saved[0]} of {saved[1]}; state_dict() without own fits any number"
+                    f"[load_state_dict] expected the state of rank {here[0]} of {here[1]}, got "
+                    f"that of rank {saved[0]} of {saved[1]}; state_dict() without own fits any"
                 )
         unknown = sorted(set(state["residuals"]) - set(self.keys))
         if unknown:
             raise ValueError(
-                f"[load_state_dict] expected residuals of this model's parameters, got {unknown[0]!r}"
+                "[load_state_dict] expected residuals of this model's parameters, got "
+                f"{unknown[0]!r}"
             )
         self.step = int(state["step"])
         self.residuals = {
