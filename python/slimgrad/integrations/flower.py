@@ -13,6 +13,7 @@ and the round goes on.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -95,7 +96,8 @@ class EncodeUpdates:
         the client's Context, one array for each that is coded.
     difference: False codes the arrays themselves, for apps whose replies are updates already.
 
-    Arrays of fewer than the codec's ``min_elements``, and those of whole numbers, go as they are.
+    Arrays of fewer than the codec's ``min_elements``, those of whole numbers, and those that the
+    server did not send in this shape and type, go as they are.
     The draws are those of the client's partition (or node) and of how often it has replied.
     """
 
@@ -115,17 +117,19 @@ class EncodeUpdates:
         if not reply.has_content():
             return reply
         seed = self._seed(context)
-        feedback = context.state.array_records.get(_FEEDBACK, ArrayRecord())
+        before = context.state.array_records.get(_FEEDBACK, ArrayRecord())
         lost = ArrayRecord()
         for key, record in list(reply.content.array_records.items()):
-            base = _base_of(sent, key) if self.difference else {}
-            coded = {}
+            base = _base_of(sent, key)
+            coded = ArrayRecord()
             for index, (name, array) in enumerate(record.items()):
                 place = f"{key}/{name}"
-                coded[name] = self._coded(
-                    array, base.get(name), layer_seed(seed, index), feedback.get(place), lost, place
+                coded[name], rest = self._coded(
+                    array, base.get(name), before.get(place), layer_seed(seed, index)
                 )
-            reply.content[key] = ArrayRecord(coded)
+                if rest is not None:
+                    lost[place] = rest
+            reply.content[key] = coded
         if self.codec.error_feedback:
             context.state[_FEEDBACK] = lost
         return reply
@@ -142,31 +146,26 @@ class EncodeUpdates:
         return layer_seed(layer_seed(self.codec.seed, client % (1 << 62)), draws)
 
     def _coded(
-        self,
-        array: Array,
-        base: Array | None,
-        seed: int,
-        before: Array | None,
-        lost: ArrayRecord,
-        place: str,
-    ) -> Array:
-        values = array.numpy() if array.stype == _PLAIN else None
-        if values is None or values.dtype.kind != "f" or values.size < self.codec.min_elements:
-            return array
+        self, array: Array, base: Array | None, before: Array | None, seed: int
+    ) -> tuple[Array, Array | None]:
+        """What is sent in place of an array, and what that lost."""
         known = base is not None and (base.shape, base.dtype) == (array.shape, array.dtype)
-        if self.codec.is_exact:  # A difference that is added again is rounded.
-            known = False
-        x = torch.from_numpy(values).contiguous()
-        if known:
+        is_ours = array.stype == _PLAIN and array.dtype in ("float16", "float32", "float64")
+        if not known or not is_ours or math.prod(array.shape) < self.codec.min_elements:
+            return array, None
+        x = torch.from_numpy(array.numpy()).contiguous()
+        # A difference that is added again is rounded: what is to be exact is sent itself.
+        kind = _DIFFERENCE if self.difference and not self.codec.is_exact else _VALUES
+        if kind == _DIFFERENCE:
             x = x - torch.from_numpy(base.numpy())
-        if self.codec.error_feedback and before is not None and before.shape == array.shape:
+        feeds_back = self.codec.error_feedback
+        if feeds_back and before is not None and before.shape == array.shape:
             x = x + torch.from_numpy(before.numpy())
         payload = self.encode(x, seed)
-        if self.codec.error_feedback:
-            rest = torch.nan_to_num(x - decode(payload), 0.0, 0.0, 0.0)
-            lost[place] = Array(rest.numpy())
-        kind = _DIFFERENCE if known else _VALUES
-        return Array(array.dtype, tuple(array.shape), kind, payload.numpy().tobytes())
+        coded = Array(array.dtype, tuple(array.shape), kind, payload.numpy().tobytes())
+        if not feeds_back:
+            return coded, None
+        return coded, Array(torch.nan_to_num(x - decode(payload), 0.0, 0.0, 0.0).numpy())
 
 
 # ---- the server -----------------------------------------------------------------------------

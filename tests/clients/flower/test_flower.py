@@ -177,6 +177,32 @@ def test_any_strategy(strategy):
     assert not wrapped.rejected
 
 
+def test_apps_that_send_updates_themselves():
+    """difference=False codes what the app sends; arrays that were not sent go as they are, and pass
+    only where a server wants them."""
+    sent = []
+
+    def watch(reply):
+        sent.append(reply.content["arrays"])
+        return reply
+
+    app = ClientApp(mods=[mod("uniform8", difference=False)])
+
+    @app.train()
+    def answer(message, context):
+        state = {**INITIAL, "w": update(0, 1)["w"], "other": torch.ones(200)}
+        content = {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    arrays, strategy = train([app], 1, on_the_way=watch, strict=False)
+    assert (sent[0]["w"].stype, sent[0]["other"].stype) == ("slimgrad.values", PLAIN)
+    step = update(0, 1)["w"].abs().max() / 127
+    assert (arrays["w"] - update(0, 1)["w"]).abs().max() <= step
+    assert torch.equal(arrays["other"], torch.ones(200)) and not strategy.rejected
+    _, strategy = train([app], 1)
+    assert "['other'] besides" in strategy.rejected[0].reason
+
+
 def test_a_client_without_the_mod_and_one_that_joins_late():
     """Three clients, of which one sends plain arrays; from round 2 on a fourth."""
     apps = [client(mod("uniform8", error_feedback=True)), client(), client(mod("uniform6"))]
