@@ -4,6 +4,7 @@
 .DEFAULT_GOAL := build
 
 PYTHON := .venv/bin/python
+FLOWER := .venv-flower/bin/python
 FUZZ_SECONDS ?= 30
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
@@ -45,9 +46,13 @@ test-cpp: build
 test-python: build
 	$(PYTHON) -m pytest -q
 
-test-clients: build ## Tests with the packages that users bring (requirements-clients.txt)
+test-clients: build ## Tests with the packages that users bring (requirements-clients.txt, -flower.txt)
 	@scripts/setup clients
-	$(PYTHON) -m pytest -q tests/clients
+	$(PYTHON) -m pytest -q tests/clients --ignore tests/clients/flower
+	@rm -rf build/flower
+	$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps -C build-dir=build/release -w build/flower .
+	$(FLOWER) -m pip install --quiet --no-deps --force-reinstall build/flower/slimgrad-*.whl
+	$(FLOWER) -m pytest -q tests/clients/flower
 
 asan: setup ## C++ tests of the core under AddressSanitizer and UBSan, and the fuzzer for a moment
 	$(call configure,asan)

@@ -21,7 +21,7 @@ from .nn.convert import convert_activations
 from .selection import Selection, Selector, layers_of, names_in
 
 
-def _gate_options(
+def gate_options(
     refresh: int,
     warmup: int,
     sample: int | None,
@@ -192,7 +192,7 @@ def compress(
         raise ValueError("[compress] expected gradients= or activations=, got neither")
     if sparse and quantize is not None:
         raise ValueError("[compress] expected sparse_backward without quantizing, got both")
-    options = _gate_options(refresh, warmup, sample, min_elements, schedule)
+    options = gate_options(refresh, warmup, sample, min_elements, schedule)
     model = inner_model(model)
     selection = Selection(include, exclude)
     selection.check(model)

@@ -20,7 +20,9 @@ def run(*command, **options):
 def test_no_example_is_forgotten():
     assert {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"} == {
         "analyse_gradients.py",
+        "diloco.py",  # run by distributed/test_diloco.py
         "distributed_ddp.py",
+        "flower_federated.py",  # run by tests/clients/flower
         "huggingface.py",
         "cpp",
     }

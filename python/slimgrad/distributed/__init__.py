@@ -4,21 +4,37 @@ sg.distributed.register(model, codec="uniform8")         # DDP and FSDP2
 sg.distributed.all_reduce(tensors, codec="lossless")     # in place, a sum
 """
 
+from .boundary import StageBoundary, StageInput, StageOutput
 from .codec import CODECS, Codec
 from .collectives import Handle, all_gather, all_reduce, broadcast, reduce_scatter
 from .messages import ExchangeError
 from .plan import Plan
 from .registration import register
+from .stage_link import BoundaryError
 
 __all__ = [
     "CODECS",
+    "BoundaryError",
     "Codec",
+    "CompressedPipelineStage",
     "ExchangeError",
     "Handle",
     "Plan",
+    "StageBoundary",
+    "StageInput",
+    "StageOutput",
     "all_gather",
     "all_reduce",
     "broadcast",
     "reduce_scatter",
     "register",
 ]
+
+
+def __getattr__(name: str):
+    # torch.distributed.pipelining is large, and few have a use for it.
+    if name == "CompressedPipelineStage":
+        from .pipeline_stage import CompressedPipelineStage
+
+        return CompressedPipelineStage
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

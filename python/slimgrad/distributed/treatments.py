@@ -1,0 +1,110 @@
+"""What happens to activations and neural gradients before they leave a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from .._seeds import fresh_seed
+from .._streams import check_stream
+from ..compression import gate_options
+from ..formats import best_format, gradient_scale
+from ..gate import GradientGate
+from ..gradients import LossScale, Prune, Quantize, parse_gradients
+from ..quantization import quantize
+from ..stats import measure
+from .frames import ACTIVATION, GRADIENT, PLAIN, Frame, frame_of, grid_frame, payload_frame
+
+Gradients = str | Prune | Quantize | Iterable | None
+
+
+# ---- gradients ----------------------------------------------------------------------------------
+
+
+def boundary_gate(
+    gradients: Gradients,
+    op: str,
+    *,
+    seed: int | None = None,
+    stream: int | None = None,
+    refresh: int = 1,
+    warmup: int = 0,
+    schedule: Mapping[int, float] | None = None,
+    sample: int | None = None,
+    min_elements: int | None = None,
+) -> GradientGate | None:
+    """The gate that compress() would put there; None where gradients travel as they are."""
+    stream = check_stream(stream, op)
+    options = gate_options(refresh, warmup, sample, min_elements, schedule)
+    if gradients is None or gradients == "lossless":
+        return None
+    prune, quantize = parse_gradients(gradients)
+    if prune is not None and (prune.is_sparse or prune.allocation != "uniform"):
+        raise ValueError(
+            f"[{op}] expected a Prune(sparsity) that needs nothing but the gradient itself, got "
+            f"{prune!r}"
+        )
+    if quantize is not None and isinstance(quantize.scale, LossScale) and quantize.scale.dynamic:
+        raise ValueError(f"[{op}] expected a scale of the gradient's own, got {quantize.scale!r}")
+    if schedule is not None and prune is None:
+        raise ValueError(f"[{op}] expected a schedule with Prune, got {gradients!r}")
+    for part in (prune, quantize):
+        if part is not None:
+            options |= part.options()
+    return GradientGate(stream=stream, seed=fresh_seed(seed), **options)
+
+
+def gradient_frame(
+    grad: torch.Tensor, serial: int, gate: GradientGate | None, gradients: Gradients, packed: bool
+) -> Frame:
+    """REQUIRES: the gate has just compressed ``grad``. Every value comes back as it is."""
+    if gate is None and gradients is None:
+        return frame_of(grad, GRADIENT, serial)
+    report = gate.report() if gate is not None else {}
+    if not report or not report["compressed"] or report["nonfinite"]:
+        return payload_frame(grad, GRADIENT, serial, mode="lossless")
+    if report["format"]:
+        grid = report["format"], report["scale"]
+        return grid_frame(grad, GRADIENT, serial, *grid, packed=packed)
+    threshold = report["threshold"] or None
+    return payload_frame(grad, GRADIENT, serial, mode="pruned", threshold=threshold)
+
+
+# ---- activations --------------------------------------------------------------------------------
+
+
+def parse_activations(activations: str | None, op: str) -> tuple[str, int]:
+    """The mode of encode(), or "plain", and its bits."""
+    if activations is None:
+        return PLAIN, 0
+    if activations == "lossless":
+        return "lossless", 0
+    for prefix, mode, least in (("fp", "float", 3), ("uniform", "uniform", 2)):
+        digits = str(activations).removeprefix(prefix)
+        if digits != activations and digits.isdigit() and least <= int(digits) <= 8:
+            return mode, int(digits)
+    raise ValueError(
+        f"[{op}] expected activations to be None, 'lossless', 'fp3' to 'fp8' or 'uniform2' to "
+        f"'uniform8', got {activations!r}"
+    )
+
+
+def activation_frame(
+    x: torch.Tensor, serial: int, mode: str, bits: int, packed: bool, wants_gradient: bool
+) -> Frame:
+    """Few bits are rounded to nearest: the same values whoever computes them."""
+    x = x.detach()
+    options = {"kind": ACTIVATION, "serial": serial, "wants_gradient": wants_gradient}
+    if mode == PLAIN or not x.is_floating_point():
+        return frame_of(x, **options)
+    if mode == "lossless" or not torch.isfinite(x).all() or not x.any():
+        return payload_frame(x, **options, mode="lossless")
+    if mode == "uniform":
+        return payload_frame(x, **options, mode="uniform", bits=bits)
+    stats = measure(x)
+    format = best_format(bits, stats, rounding="nearest", underflow="zero", error="squared")
+    scale = gradient_scale(stats, format)
+    return grid_frame(
+        quantize(x, format, scale), **options, format=format, scale=scale, packed=packed
+    )

@@ -1,0 +1,296 @@
+"""What goes wrong at a boundary is named on both sides, in bounded time."""
+
+import dataclasses
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import join_group, leave_group, run_ranks
+from stage_models import GATE
+
+import slimgrad as sg
+from slimgrad.distributed import BoundaryError, StageBoundary, StageInput, StageOutput
+from slimgrad.distributed.frames import ACTIVATION, GRADIENT, frame_of
+
+X = torch.linspace(-1, 1, 24).reshape(4, 6)
+
+
+def _error(run):
+    """What it raised, and how many seconds it took."""
+    began = time.monotonic()
+    try:
+        run()
+    except (BoundaryError, sg.PayloadError) as error:
+        return {"kind": type(error).__name__, "says": str(error), "took": time.monotonic() - began}
+    return None
+
+
+def _output(tag, **options):
+    return StageOutput(1, tag=tag, timeout=30, **options)
+
+
+def _input(tag, **options):
+    return StageInput(0, tag=tag, timeout=30, **(GATE | options))
+
+
+def _forward(boundary):
+    return boundary(X.clone().requires_grad_())
+
+
+# ---- what the second stage sends back -----------------------------------------------------------
+# Each is a pair: the first stage's part and the second's; both return what they raised.
+
+
+def _first_of_bad_gradient(tag):
+    output = _output(tag)
+    token = _forward(output)
+    return _error(token.backward)
+
+
+def _second_of_bad_gradient(spoil):
+    def run(tag):
+        received = _input(tag)
+        received()
+        frame = frame_of(X * 3, GRADIENT, 0)
+        received.link.send(spoil(*frame))
+        return _error(received)  # It waits for the next activation, and hears of the refusal.
+
+    return run
+
+
+def _flip(header, body):
+    body = body.clone()
+    body[7] ^= 1
+    return header, body
+
+
+def _reshaped(header, body):
+    return dataclasses.replace(header, shape=(6, 4)), body
+
+
+def _retyped(header, body):
+    return dataclasses.replace(header, dtype=torch.int32), body
+
+
+def _of_another(header, body):
+    return dataclasses.replace(header, serial=17), body
+
+
+def _not_a_gradient(header, body):
+    return dataclasses.replace(header, kind=ACTIVATION), body
+
+
+SPOILED = {
+    "damaged": _flip,
+    "wrong shape": _reshaped,
+    "wrong type": _retyped,
+    "of another microbatch": _of_another,
+    "not a gradient": _not_a_gradient,
+}
+
+
+# ---- what the first stage sends -----------------------------------------------------------------
+
+
+def _first_of_bad_activation(spoil):
+    def run(tag):
+        output = _output(tag)
+        output._expected[0] = frame_of(X, ACTIVATION, 0)[0]
+        output.link.send(spoil(*frame_of(X, ACTIVATION, 0, wants_gradient=True)))
+        return _error(lambda: output._receive(0))
+
+    return run
+
+
+def _second_of_bad_activation(**options):
+    def run(tag):
+        return _error(_input(tag, **options))
+
+    return run
+
+
+def _terabytes(header, body):
+    return dataclasses.replace(header, coding="payload", shape=(1 << 40,), order=(0,)), body
+
+
+ANNOUNCED = {
+    "damaged activation": (_flip, {}),
+    "terabytes": (_terabytes, {}),
+    "more than max_bytes": (lambda *frame: frame, {"max_bytes": 95}),
+    "shape not expected": (lambda *frame: frame, {"shape": (-1, 7)}),
+    "type not expected": (lambda *frame: frame, {"dtype": torch.float16}),
+}
+
+
+def _faults(rank, world, port, results):
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+    found = {}
+    tag = 0
+    for tag, (name, spoil) in enumerate(SPOILED.items()):
+        run = _second_of_bad_gradient(spoil) if rank else _first_of_bad_gradient
+        found[name] = run(tag)
+    for name, (spoil, options) in ANNOUNCED.items():
+        tag += 1
+        run = _second_of_bad_activation(**options) if rank else _first_of_bad_activation(spoil)
+        found[name] = run(tag)
+    torch.save(found, f"{results}/{rank}.pt")
+    leave_group()
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    run_ranks(_faults, (str(folder),))
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("damaged", "the checksum of the body does not fit"),
+        ("wrong shape", "expected float32 of shape [4, 6], as the activation was, got float32 of"),
+        ("wrong type", "expected float32 of shape [4, 6], as the activation was, got int32 of"),
+        ("of another microbatch", "expected the gradient of one of 0, got gradient 17"),
+        ("not a gradient", "expected the gradient of one of 0, got activation 0"),
+    ],
+)
+def test_a_bad_gradient_stops_both_sides(faults, name, says):
+    first, second = (rank[name] for rank in faults)
+    assert first["kind"] == "PayloadError"
+    assert (
+        first["says"].startswith("[StageOutput] gradient 0 from rank 1: ") and says in first["says"]
+    )
+    assert second["kind"] == "BoundaryError"
+    assert second["says"].startswith(
+        "[StageInput] rank 0 stopped: it refused gradient 0 from rank 1: "
+    )
+    assert says in second["says"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("damaged activation", "the checksum of the body does not fit"),
+        (
+            "terabytes",
+            "expected at most max_bytes=1073741824, got float32 of shape [1099511627776]",
+        ),
+        ("more than max_bytes", "expected at most max_bytes=95, got float32 of shape [4, 6]: 96"),
+        ("shape not expected", "expected any type of shape [-1, 7], got float32 of shape [4, 6]"),
+        ("type not expected", "expected float16 of any shape, got float32 of shape [4, 6]"),
+    ],
+)
+def test_a_bad_activation_stops_both_sides(faults, name, says):
+    first, second = (rank[name] for rank in faults)
+    assert second["kind"] == "PayloadError"
+    assert second["says"].startswith("[StageInput] activation 0 from rank 0: ")
+    assert says in second["says"]
+    assert first["kind"] == "BoundaryError"
+    assert says in first["says"] and "[StageOutput] rank 1 stopped: it refused" in first["says"]
+
+
+# ---- a process that is gone, or silent ----------------------------------------------------------
+
+
+def _gone(rank, world, port, results):
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+    if rank:
+        _input(0)()
+        os._exit(0)
+    output = _output(0)
+    token = _forward(output)
+    torch.save(_error(token.backward), f"{results}/gone.pt")
+    os._exit(0)  # The group has nobody left to say goodbye to.
+
+
+def _silent(rank, world, port, results):
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+    if rank:
+        received = StageInput(0, timeout=3)
+        received()
+        torch.save(_error(received), f"{results}/silent.pt")
+    dist.distributed_c10d._get_default_store().set(str(rank), "done")
+    dist.distributed_c10d._get_default_store().wait(["0", "1"] if rank == 0 else ["1"])
+    os._exit(0)
+
+
+def _silent_first(rank, world, port, results):
+    if rank == 0:
+        torch.set_num_threads(1)
+        join_group(rank, world, port)
+        output = StageOutput(1, timeout=30)
+        _forward(output)
+        output.flush()
+        dist.distributed_c10d._get_default_store().wait(["1"])
+        os._exit(0)
+    _silent(rank, world, port, results)
+
+
+def test_a_process_that_is_gone_is_named(tmp_path):
+    run_ranks(_gone, (str(tmp_path),))
+    found = torch.load(tmp_path / "gone.pt")
+    assert found["kind"] == "BoundaryError"
+    assert found["says"].startswith("[StageOutput] expected rank 1 to send a tensor within 30 s")
+    assert found["took"] < 30
+
+
+def test_a_process_that_is_silent_is_named(tmp_path):
+    run_ranks(_silent_first, (str(tmp_path),))
+    found = torch.load(tmp_path / "silent.pt")
+    assert found["kind"] == "BoundaryError"
+    assert found["says"].startswith("[StageInput] expected rank 0 to send a tensor within 3 s, got")
+
+
+# ---- arguments ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"activations": "fp2"}, "expected activations to be None, 'lossless', 'fp3' to 'fp8' or"),
+        ({"activations": "few"}, "expected activations to be None"),
+        ({"coding": "zip"}, "expected coding to be 'coded' or 'packed', got 'zip'"),
+        ({"gradients": "fp99"}, "expected 2 to 8 bits"),
+        ({"gradients": sg.Prune(0.8, allocation="min_cosine")}, "needs nothing but the gradient"),
+        ({"gradients": sg.Prune(weight=0.8)}, "needs nothing but the gradient"),
+        (
+            {"gradients": sg.Quantize(8, scale=sg.LossScale(dynamic=True))},
+            "expected a scale of the gradient's own",
+        ),
+        ({"gradients": "fp6", "schedule": {0: 0.5}}, "expected a schedule with Prune"),
+        ({"gradients": "fp6", "stream": -1}, "expected stream to be a whole number >= 0"),
+    ],
+    ids=str,
+)
+def test_misuse_is_refused(options, says):
+    with pytest.raises(ValueError, match=says):
+        StageBoundary(**options)
+
+
+def _ranks(rank, world, port, results):
+    join_group(rank, world, port)
+    if rank == 0:
+        said = []
+        for peer in (0, 2, -1, True):
+            with pytest.raises(ValueError) as error:
+                StageOutput(peer)
+            said.append(str(error.value))
+        with pytest.raises(ValueError) as error:
+            StageOutput(1, timeout=0)
+        torch.save([*said, str(error.value)], f"{results}/said.pt")
+    leave_group()
+
+
+def test_a_rank_that_there_is_not_is_refused(tmp_path):
+    run_ranks(_ranks, (str(tmp_path),))
+    *peers, timeout = torch.load(tmp_path / "said.pt")
+    for said, peer in zip(peers, ("0", "2", "-1", "True"), strict=True):
+        assert said == (
+            f"[StageOutput] expected the rank of another of the 2 processes, got {peer} in rank 0"
+        )
+    assert timeout == "[StageOutput] expected timeout to be seconds > 0 or None, got 0"
