@@ -1,0 +1,170 @@
+"""Do two data-parallel ranks learn as well when their gradients travel in few bits?
+
+    python -m bench.distributed_convergence --out results/distributed_convergence.json
+
+The demo's network (five convolutions with batch normalisation, on generated images) and a small GPT
+(on generated text), by DDP with two ranks on loopback. For a seed every run starts from the same
+weights and sees the same batches; only what the gradients travel as differs. A curve is the mean
+loss of each tenth of the steps; what is compared is the last tenth, seed by seed, with float32's.
+
+Noise: runs that differ in less than a rounding part ways, too. The float16 hook, whose rounding is
+some thousand times finer than the gradients' own noise, shows by how much. A codec counts as equal
+within noise if the mean difference to float32 is less than two standard errors, and these are of
+the differences of that codec and of the hook together, whichever spread is larger; and "better"
+beyond that is no miss. What is already in --out is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+from bench.distributed_codecs import exchanges
+from bench.fewbit_convergence import generated_text, text_task
+from bench.timing import commit
+
+CONTROL = "fp16 hook"
+LEFT_OUT = ("bf16 hook", "PowerSGD rank 4", "int8 exchange", "lossless")  # not ours, or exact
+
+
+def demo_task(seed: int):
+    """The network of `make demo`, on ten noisy patterns that move about."""
+    patterns = torch.randn(10, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    patterns = nn.functional.avg_pool2d(patterns, 3, 1, 1)
+    generator = torch.Generator().manual_seed(seed)
+
+    def batch():
+        labels = torch.randint(10, (32,), generator=generator)
+        shift = torch.randint(-4, 5, (2,), generator=generator).tolist()
+        images = patterns[labels].roll(shift, (2, 3))
+        return images + 0.7 * torch.randn(images.shape, generator=generator), labels
+
+    def loss(model, images, labels):
+        return nn.functional.cross_entropy(model(images), labels)
+
+    layers: list[nn.Module] = []
+    sizes = [(3, 24, 5, 2), (24, 48, 3, 1), (48, 64, 3, 2), (64, 96, 3, 1), (96, 128, 3, 2)]
+    for inputs, outputs, taps, stride in sizes:
+        layers.append(nn.Conv2d(inputs, outputs, taps, stride, taps // 2, bias=False))
+        layers += [nn.BatchNorm2d(outputs), nn.ReLU()]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)]
+    return nn.Sequential(*layers), batch, loss
+
+
+def gpt_task(seed: int):
+    return text_task(generated_text(), seed)
+
+
+TASKS = {"demo": (demo_task, 240), "GPT": (gpt_task, 400)}  # and steps
+
+
+def train(task: str, name: str, seed: int, shorter: float) -> list[float]:
+    """The curve; both ranks see the same batch and take half of it."""
+    make, steps = TASKS[task]
+    steps = max(10, round(steps * shorter) // 10 * 10)
+    torch.manual_seed(seed)
+    model, batch, loss_of = make(seed)
+    model = exchanges()[name](model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    rank, losses = dist.get_rank(), []
+    for _ in range(steps):
+        inputs, targets = (part.chunk(2)[rank] for part in batch())
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model, inputs, targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    mean = torch.stack(losses).double()
+    dist.all_reduce(mean)
+    return (mean / 2).view(10, -1).mean(1).tolist()
+
+
+def _rank(rank: int, port: int, wanted: list, shorter: float, out: Path | None, record: dict):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    for task, name in wanted:
+        curves = [train(task, name, seed, shorter) for seed in range(record["seeds"])]
+        if rank == 0:
+            row = {"model": task, "name": name, "losses": [round(c[-1], 5) for c in curves]}
+            row["curve"] = [round(statistics.mean(tenth), 4) for tenth in zip(*curves, strict=True)]
+            row["commit"] = commit()
+            record["rows"].append(row)
+            print(f"{task} {name}: {row['losses']}", flush=True)
+            if out:
+                write(out, record)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def write(path: Path, record: dict) -> None:
+    lines = ",\n  ".join(json.dumps(row) for row in record["rows"])
+    head = {key: value for key, value in record.items() if key != "rows"}
+    text = json.dumps(head, indent=1).removesuffix("\n}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{text},\n "rows": [\n  {lines}\n ]\n}}\n')
+
+
+def verdicts(rows: list[dict]) -> list[dict]:
+    """Of every codec: difference to float32, its standard error, and whether that is noise."""
+    losses = {(row["model"], row["name"]): row["losses"] for row in rows}
+    found = []
+    for (model, name), ours in losses.items():
+        plain, control = losses.get((model, "float32")), losses.get((model, CONTROL))
+        if name in ("float32", CONTROL) or not plain or not control:
+            continue
+        differences = [a - b for a, b in zip(ours, plain, strict=True)]
+        noise = [a - b for a, b in zip(control, plain, strict=True)]
+        spread = max(statistics.stdev(differences), statistics.stdev(noise))
+        error = spread / len(ours) ** 0.5
+        mean = statistics.mean(differences)
+        found.append({"model": model, "name": name, "difference": mean, "error": error})
+        found[-1]["verdict"] = (
+            "equal" if abs(mean) < 2 * error else "worse" if mean > 0 else "better"
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.distributed_convergence")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--models", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--names", nargs="+", help="default: float32, the fp16 hook and ours")
+    parser.add_argument("--shorter", type=float, default=1.0, help="a part of the steps")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    names = arguments.names or [name for name in exchanges() if name not in LEFT_OUT]
+    record = {
+        "command": f"python -m bench.distributed_convergence --out {arguments.out}",
+        "seeds": arguments.seeds,
+        "torch": torch.__version__,
+        "rows": [],
+    }
+    if arguments.out and arguments.out.exists():
+        record["rows"] = json.loads(arguments.out.read_text())["rows"]
+    done = {(row["model"], row["name"]) for row in record["rows"]}
+    wanted = [(m, n) for m in arguments.models for n in names if (m, n) not in done]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    if wanted:
+        mp.spawn(_rank, (port, wanted, arguments.shorter, arguments.out, record), nprocs=2)
+    if arguments.out:
+        for row in verdicts(json.loads(arguments.out.read_text())["rows"]):
+            print(
+                f"{row['model']:<6} {row['name']:<20} {row['difference']:+.4f} "
+                f"+- {row['error']:.4f} {row['verdict']}"
+            )
+
+
+if __name__ == "__main__":
+    main()
