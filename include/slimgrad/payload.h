@@ -37,8 +37,10 @@
 
 namespace slimgrad {
 
-enum class EntropyCoder { kRans, kHuffman };
-EntropyCoder parse_entropy_coder(std::string_view name);  // "rans", "huffman"
+// kNone is for kUniform and kFloat: codes of exactly as many bits as they have, for links that are
+// faster than a coder.
+enum class EntropyCoder { kRans, kHuffman, kNone };
+EntropyCoder parse_entropy_coder(std::string_view name);  // "rans", "huffman", "none"
 
 // The values in the order of the shape, without gaps, aligned as their type asks. The memory is
 // only read. At most 32 dimensions. In Fortran order the first index runs fastest; the values are
@@ -73,6 +75,12 @@ struct EncodeOptions {
   double threshold = 0;
 
   int block_log2 = 18;  // values in a block, 12 to 20
+
+  // Code a tensor with NaN or Inf as kLossless where its kind has no codes for them.
+  bool exact_if_nonfinite = false;
+  // The encoder writes what a reader will get back over the tensor's values: kUniform, kFloat, and
+  // whatever is exact. (What kPruned does to survivors is seen only by decoding.)
+  bool replace = false;
 };
 
 std::vector<std::uint8_t> encode(const TensorView& tensor, const EncodeOptions& options = {});
@@ -144,6 +152,9 @@ class PayloadDecoder {
   const PayloadInfo& info() const;
   std::size_t num_blocks() const;  // of a raw payload, pieces
   void run(std::size_t first, std::size_t last, std::span<std::uint8_t> out) const;
+  // The same, with the values added to those of `sums`, which has info().num_values(). The type is
+  // float32, bfloat16 or float16; else InvalidArgument.
+  void add(std::size_t first, std::size_t last, std::span<float> sums) const;
   // With kLast: throws PayloadError if the checksum is wrong. Compares it anew every time.
   void verify() const;
 

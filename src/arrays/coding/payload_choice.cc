@@ -49,6 +49,11 @@ void check_options(const TensorView& tensor, const EncodeOptions& options) {
   check(kind != PayloadKind::kPruned || options.survivors != Survivors::kBFloat16 ||
             tensor.dtype == DType::kFloat32,
         "encode", "float32 values for bfloat16 survivors", dtype_name(tensor.dtype));
+  check(options.coder != EntropyCoder::kNone || kind == PayloadKind::kUniform ||
+            kind == PayloadKind::kFloat,
+        "encode", "coder rans or huffman for all modes but uniform and float", "none");
+  check(options.coder != EntropyCoder::kNone || options.model == TableModel::kCounted, "encode",
+        "coder rans or huffman for a fitted model", "none");
   check(options.block_log2 >= kMinBlockLog2 && options.block_log2 <= kMaxBlockLog2, "encode",
         "block_log2 from 12 to 20", options.block_log2);
 }
@@ -122,7 +127,12 @@ void plan_values(const TensorView& tensor, const EncodeOptions& options, Payload
                                   static_cast<std::size_t>(info.num_values()));
   const MagnitudeRange range = kernels::magnitude_range(values);
   const bool pruned = info.kind == PayloadKind::kPruned;
-  check((pruned && options.survivors == Survivors::kExact) || range.nonfinite == 0, "encode",
+  const bool has_codes = (pruned && options.survivors == Survivors::kExact) || range.nonfinite == 0;
+  if (!has_codes && options.exact_if_nonfinite) {
+    info.kind = PayloadKind::kLossless;
+    return;
+  }
+  check(has_codes, "encode",
         "finite values, as only the mode lossless, and pruned with exact survivors, have codes for "
         "NaN and Inf",
         range.nonfinite, " that are not");

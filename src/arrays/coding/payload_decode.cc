@@ -10,7 +10,9 @@
 #include "arrays/coding/value_table.h"
 #include "base/check.h"
 #include "formats/payload_header.h"
+#include "kernels/coding/add_values.h"
 #include "kernels/coding/nonzeros.h"
+#include "kernels/coding/uniform.h"
 #include "kernels/coding/value_symbols.h"
 #include "kernels/coding/zero_mask.h"
 #include "kernels/dispatch.h"
@@ -71,6 +73,17 @@ std::array<T, 256> table_of(const PayloadInfo& info, int& num_symbols) {
   return float_value_table<T>(format, info.scale);
 }
 
+// Values as they are, which may lie at any address.
+template <typename T>
+void add_raw(Bytes body, std::span<float> sums) {
+  std::array<T, 1024> part;
+  for (std::size_t i = 0; i < sums.size(); i += part.size()) {
+    const std::size_t count = std::min(part.size(), sums.size() - i);
+    std::memcpy(part.data(), body.data() + i * sizeof(T), count * sizeof(T));
+    kernels::add_values(part.data(), count, sums.data() + i);
+  }
+}
+
 bool has_symbols(const PayloadInfo& info) {
   return info.kind == PayloadKind::kUniform || info.kind == PayloadKind::kFloat ||
          (info.kind == PayloadKind::kPruned && info.survivors == Survivors::kFloat);
@@ -87,6 +100,9 @@ struct PayloadDecoder::State {
   std::optional<SharedTable> shared;
 
   void read_header();
+  template <typename Decode>
+  void for_blocks(std::size_t first, std::size_t last, const PayloadDecoder& decoder,
+                  const Decode& decode) const;
 
   // One for each call of run().
   template <typename T>
@@ -95,7 +111,7 @@ struct PayloadDecoder::State {
     BlockDecoder decoder;
     PlaneDecoder planes;
     std::vector<std::uint8_t> symbols, masks, classes;
-    std::vector<T> survivors, nonzeros;
+    std::vector<T> survivors, nonzeros, summands;
     std::vector<BFloat16Bits> halves;
     std::array<T, 256> table = {};
     int num_symbols = 0;
@@ -106,18 +122,34 @@ struct PayloadDecoder::State {
     }
 
     DecodeStatus decode(Bytes block, std::span<T> values);
+    DecodeStatus add(Bytes block, std::span<float> sums);
+    DecodeStatus decode_codes(Bytes block, std::size_t num_values);
     DecodeStatus decode_symbols(Bytes block, std::span<T> values);
     DecodeStatus decode_halves(Bytes block, std::span<T> values);
     DecodeStatus decode_pruned(Bytes block, std::span<T> values);
   };
 };
 
+// Into `symbols`, none of them above the last that has a value.
 template <typename T>
-DecodeStatus PayloadDecoder::State::Worker<T>::decode_symbols(Bytes block, std::span<T> values) {
-  symbols.resize(values.size());
+DecodeStatus PayloadDecoder::State::Worker<T>::decode_codes(Bytes block, std::size_t num_values) {
+  symbols.resize(num_values);
   const DecodeStatus status = decoder.decode(block, symbols);
   if (status != DecodeStatus::kOk) return status;
-  if (kernels::largest_symbol(symbols) >= num_symbols) return DecodeStatus::kBadFinalState;
+  const bool have_values = kernels::largest_symbol(symbols) < num_symbols;
+  return have_values ? DecodeStatus::kOk : DecodeStatus::kBadFinalState;
+}
+
+template <typename T>
+DecodeStatus PayloadDecoder::State::Worker<T>::decode_symbols(Bytes block, std::span<T> values) {
+  const DecodeStatus status = decode_codes(block, values.size());
+  if (status != DecodeStatus::kOk) return status;
+  if constexpr (std::is_same_v<T, float>) {
+    if (info.kind == PayloadKind::kUniform) {
+      kernels::uniform_values(symbols, info.scale, half_of(info.bits), values.data());
+      return DecodeStatus::kOk;
+    }
+  }
   kernels::look_up(symbols, table, values.data());
   return DecodeStatus::kOk;
 }
@@ -167,8 +199,26 @@ DecodeStatus PayloadDecoder::State::Worker<T>::decode_pruned(Bytes block, std::s
 
 template <typename T>
 DecodeStatus PayloadDecoder::State::Worker<T>::decode(Bytes block, std::span<T> values) {
+  if (info.kind == PayloadKind::kLossless)
+    return planes.decode(decoder, block, values.size(), sizeof(T), values.data());
   return info.kind == PayloadKind::kPruned ? decode_pruned(block, values)
                                            : decode_symbols(block, values);
+}
+
+template <typename T>
+DecodeStatus PayloadDecoder::State::Worker<T>::add(Bytes block, std::span<float> sums) {
+  DecodeStatus status;
+  if (std::is_same_v<T, float> && info.kind == PayloadKind::kUniform) {
+    status = decode_codes(block, sums.size());
+    if (status == DecodeStatus::kOk)
+      kernels::add_uniform_values(symbols, info.scale, half_of(info.bits), sums.data());
+    return status;
+  }
+  summands.resize(sums.size());
+  status = decode(block, summands);
+  if (status == DecodeStatus::kOk)
+    kernels::add_values(summands.data(), summands.size(), sums.data());
+  return status;
 }
 
 void PayloadDecoder::State::read_header() {
@@ -185,6 +235,21 @@ void PayloadDecoder::State::read_header() {
   }
   if (info.kind == PayloadKind::kUniform && info.model != TableModel::kCounted)
     shared = make_shared_table(model_weights(model_parameters(info)));
+}
+
+template <typename Decode>
+void PayloadDecoder::State::for_blocks(std::size_t first, std::size_t last,
+                                       const PayloadDecoder& decoder, const Decode& decode) const {
+  for (std::size_t i = first; i < last; ++i) {
+    const Bytes block = body.subspan(offsets[i], info.block_bytes[i]);
+    const DecodeStatus status = decode(block, block_range(info, i));
+    if (status != DecodeStatus::kOk) {
+      decoder.verify();
+      throw PayloadError(
+          PayloadErrorCode::kBadBlock,
+          "[decode] block " + std::to_string(i) + " is damaged: " + std::string(explain(status)));
+    }
+  }
 }
 
 PayloadDecoder::PayloadDecoder(Bytes payload, Verification verification)
@@ -228,32 +293,38 @@ void PayloadDecoder::run(std::size_t first, std::size_t last, std::span<std::uin
     if (first < last) std::memcpy(out.data(), state_->body.data(), out.size());
     return;
   }
-  const auto for_blocks = [&](const auto& decode) {
-    for (std::size_t i = first; i < last; ++i) {
-      const Bytes block = state_->body.subspan(state_->offsets[i], info.block_bytes[i]);
-      const DecodeStatus status = decode(block, block_range(info, i));
-      if (status != DecodeStatus::kOk) {
-        verify();
-        throw PayloadError(
-            PayloadErrorCode::kBadBlock,
-            "[decode] block " + std::to_string(i) + " is damaged: " + std::string(explain(status)));
-      }
-    }
-  };
   if (info.kind == PayloadKind::kLossless) {
     const std::size_t width = bytes_of(info.dtype);
     BlockDecoder decoder;
     PlaneDecoder planes;
-    for_blocks([&](Bytes block, BlockRange range) {
+    return state_->for_blocks(first, last, *this, [&](Bytes block, BlockRange range) {
       return planes.decode(decoder, block, range.count, width, out.data() + range.first * width);
     });
-    return;
   }
   with_value_type(info.dtype, [&]<typename T>() {
     State::Worker<T> worker(*state_);
     T* const values = reinterpret_cast<T*>(out.data());
-    for_blocks([&](Bytes block, BlockRange range) {
+    state_->for_blocks(first, last, *this, [&](Bytes block, BlockRange range) {
       return worker.decode(block, std::span(values + range.first, range.count));
+    });
+  });
+}
+
+void PayloadDecoder::add(std::size_t first, std::size_t last, std::span<float> sums) const {
+  const PayloadInfo& info = state_->info;
+  const bool small = info.dtype != DType::kFloat64 && info.dtype != DType::kInt8;
+  if (!small || sums.size() != info.num_values()) verify();
+  check(small, "decode", "float32, bfloat16 or float16 values to add", dtype_name(info.dtype));
+  check(sums.size() == info.num_values(), "decode", "a sum for every value", sums.size(), " for ",
+        info.num_values());
+  with_value_type(info.dtype, [&]<typename T>() {
+    if (info.kind == PayloadKind::kRaw) {
+      if (first < last) add_raw<T>(state_->body, sums);
+      return;
+    }
+    State::Worker<T> worker(*state_);
+    state_->for_blocks(first, last, *this, [&](Bytes block, BlockRange range) {
+      return worker.add(block, sums.subspan(range.first, range.count));
     });
   });
 }

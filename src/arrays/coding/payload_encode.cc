@@ -7,6 +7,7 @@
 #include "arrays/coding/payload_choice.h"
 #include "arrays/coding/payload_layout.h"
 #include "arrays/coding/payload_parts.h"
+#include "arrays/coding/value_table.h"
 #include "base/check.h"
 #include "base/names.h"
 #include "formats/payload_header.h"
@@ -21,8 +22,9 @@
 namespace slimgrad {
 namespace {
 
-constexpr NameTable<EntropyCoder, 2> kCoders = {
-    {{EntropyCoder::kRans, "rans"}, {EntropyCoder::kHuffman, "huffman"}}};
+constexpr NameTable<EntropyCoder, 3> kCoders = {{{EntropyCoder::kRans, "rans"},
+                                                 {EntropyCoder::kHuffman, "huffman"},
+                                                 {EntropyCoder::kNone, "none"}}};
 
 constexpr std::uint64_t kMostOverhead = 64;
 
@@ -66,20 +68,30 @@ struct PayloadEncoder::State {
     std::vector<BFloat16Bits> halves;
 
     explicit Worker(const State& state)
-        : state(state), encoder(state.options.coder, state.shared ? &*state.shared : nullptr) {}
+        : state(state),
+          encoder(state.options.coder, state.shared ? &*state.shared : nullptr,
+                  state.symbol_bits()) {}
 
     // Writes a block at `next`, which moves on. REQUIRES: room for block_bound() bytes.
     void put_block(BlockRange range, std::uint8_t*& next);
     template <typename T>
     void put_symbols(std::span<const T> values, std::size_t first, std::uint8_t*& next);
     template <typename T>
+    void replace(std::span<const T> values) const;
+    template <typename T>
     void put_pruned(std::span<const T> values, std::size_t first, std::uint8_t*& next);
   };
 
+  int symbol_bits() const;
   std::size_t block_bound(std::size_t num_values) const;
   std::uint8_t* place_of(std::size_t index) const;
   bool can_close_gaps(const std::uint8_t* to) const;
 };
+
+int PayloadEncoder::State::symbol_bits() const {
+  if (info.kind == PayloadKind::kUniform) return info.bits;
+  return info.kind == PayloadKind::kFloat ? options.format.bits() : 8;
+}
 
 std::size_t PayloadEncoder::State::block_bound(std::size_t num_values) const {
   const std::size_t planes = PlaneEncoder::bound(num_values, bytes_of(info.dtype));
@@ -116,7 +128,22 @@ void PayloadEncoder::State::Worker::put_symbols(std::span<const T> values, std::
                                         RandomStream(state.options.seed, Stream::kRound), first,
                                         symbols.data());
   }
+  if (state.options.replace && info.kind != PayloadKind::kPruned) replace(values);
   put_part(encoder.encode(symbols), Place::kLast, next);
+}
+
+// The values become what their symbols stand for.
+template <typename T>
+void PayloadEncoder::State::Worker::replace(std::span<const T> values) const {
+  const PayloadInfo& info = state.info;
+  T* const to = const_cast<T*>(values.data());
+  const int half = half_of(info.bits);
+  if (info.kind == PayloadKind::kFloat)
+    kernels::look_up(symbols, float_value_table<T>(state.options.format, info.scale), to);
+  else if constexpr (std::is_same_v<T, float>)
+    kernels::uniform_values(symbols, info.scale, half, to);
+  else
+    kernels::look_up(symbols, uniform_value_table<T>(half, info.scale), to);
 }
 
 template <typename T>

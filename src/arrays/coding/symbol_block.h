@@ -11,6 +11,7 @@
 //   4 sparse    the commonest symbol, the size of the mask block (uint32), mask block, others block
 //               (kernels/coding/zero_mask.h): both are blocks themselves, sparse at most
 //               kMaxSparseDepth deep
+//   5 packed    bits a symbol, the symbols without gaps (formats/bit_packing.h)
 // 2 and 3 plus 16: the shared table is used and none follows. 2 plus 32: two rANS streams instead
 // of one, the size of the first (uint32) in front, the first with the first n / 64 * 32 symbols;
 // two are decoded together, faster. If the table has an escape, the escapes are their number
@@ -58,8 +59,9 @@ enum class SampleSize { kSmall, kLarge };
 
 class BlockEncoder {
  public:
-  // `shared` may be null, and otherwise must outlive the encoder.
-  explicit BlockEncoder(EntropyCoder coder, const SharedTable* shared = nullptr);
+  // `shared` may be null, and otherwise must outlive the encoder. Without an entropy coder symbols
+  // are packed, which must be below 2^bits.
+  explicit BlockEncoder(EntropyCoder coder, const SharedTable* shared = nullptr, int bits = 8);
   ~BlockEncoder();
 
   // The block's bytes, valid until the next call. Throws InvalidArgument above kMaxBlockSymbols.

@@ -3,6 +3,7 @@
 
 #include "arrays/coding/symbol_block.h"
 #include "arrays/coding/symbol_block_layout.h"
+#include "formats/bit_packing.h"
 #include "kernels/coding/escapes.h"
 #include "kernels/coding/zero_mask.h"
 
@@ -22,6 +23,7 @@ struct BlockDecoder::State {
 
   DecodeStatus decode(Bytes bytes, Symbols symbols, int depth);
   DecodeStatus decode_plain(Bytes bytes, Symbols symbols, bool constant);
+  DecodeStatus decode_packed(Bytes bytes, Symbols symbols);
   DecodeStatus decode_rans(Bytes bytes, Symbols symbols, const kernels::RansDecodeTable& table,
                            int escape, bool paired);
   DecodeStatus decode_placed(Bytes bytes, Symbols symbols, bool paired);
@@ -101,6 +103,22 @@ DecodeStatus BlockDecoder::State::decode_plain(Bytes bytes, Symbols symbols, boo
   return DecodeStatus::kOk;
 }
 
+DecodeStatus BlockDecoder::State::decode_packed(Bytes bytes, Symbols symbols) {
+  if (bytes.empty()) return DecodeStatus::kTruncated;
+  const int bits = bytes[0];
+  if (bits < 2 || bits > 7) return DecodeStatus::kBadTable;
+  bytes = bytes.subspan(1);
+  const std::size_t size = packed_bytes(symbols.size(), bits);
+  if (bytes.size() < size) return DecodeStatus::kTruncated;
+  if (bytes.size() > size) return DecodeStatus::kTrailingBytes;
+  const std::size_t used = symbols.size() * static_cast<std::size_t>(bits) % 8;
+  if (used != 0 && bytes.back() >> used != 0) return DecodeStatus::kBadFinalState;
+  with_bits(bits, [&]<int width>() {
+    unpack_codes<width>(bytes.data(), symbols.size(), symbols.data());
+  });
+  return DecodeStatus::kOk;
+}
+
 DecodeStatus BlockDecoder::State::decode(Bytes bytes, Symbols symbols, int depth) {
   if (bytes.empty()) return DecodeStatus::kTruncated;
   const bool use_shared = (bytes[0] & kSharedFlag) != 0, paired = (bytes[0] & kPairedFlag) != 0;
@@ -136,6 +154,8 @@ DecodeStatus BlockDecoder::State::decode(Bytes bytes, Symbols symbols, int depth
       kernels::build_decode_table(lengths, huffman);
       return kernels::huffman_decode(bytes.subspan(reader.num_bytes()), huffman, symbols);
     }
+    case BlockMethod::kPacked:
+      return decode_packed(bytes, symbols);
     case BlockMethod::kSparse:
       return decode_sparse(bytes, symbols, depth);
   }

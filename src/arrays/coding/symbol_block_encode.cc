@@ -5,6 +5,7 @@
 #include "arrays/coding/symbol_block_layout.h"
 #include "base/check.h"
 #include "base/scratch.h"
+#include "formats/bit_packing.h"
 #include "kernels/coding/escapes.h"
 #include "kernels/coding/zero_mask.h"
 
@@ -43,6 +44,7 @@ struct BlockEncoder::State {
 
   EntropyCoder coder;
   const SharedTable* shared;
+  int bits;
   kernels::RansEncodeTable rans, shared_rans;
   kernels::HuffmanEncodeTable huffman, shared_huffman;
   std::array<Level, kMaxSparseDepth + 1> levels;
@@ -54,6 +56,7 @@ struct BlockEncoder::State {
   kernels::ByteCounts count(std::span<const std::uint8_t> symbols, CountedFrom& from);
   std::span<const std::uint8_t> encode_raw(std::span<const std::uint8_t> symbols, Level& level);
   std::span<const std::uint8_t> encode_constant(std::uint8_t symbol, Level& level);
+  std::span<const std::uint8_t> encode_packed(std::span<const std::uint8_t> symbols, Level& level);
   RansChoice choose_rans(std::span<const std::uint8_t> symbols, const kernels::ByteCounts& counts,
                          CountedFrom from, bool use_shared);
   std::span<const std::uint8_t> encode_rans(std::span<const std::uint8_t> symbols,
@@ -264,6 +267,19 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_huffman(
   return out.first(header_size + kernels::huffman_encode(symbols, table, out.subspan(header_size)));
 }
 
+std::span<const std::uint8_t> BlockEncoder::State::encode_packed(
+    std::span<const std::uint8_t> symbols, Level& level) {
+  const std::size_t size = packed_bytes(symbols.size(), bits);
+  if (2 + size > symbols.size() + 1) return encode_raw(symbols, level);
+  const std::span<std::uint8_t> out = at_least(level.scratch, 2 + size);
+  out[0] = static_cast<std::uint8_t>(BlockMethod::kPacked);
+  out[1] = static_cast<std::uint8_t>(bits);
+  with_bits(bits, [&]<int width>() {
+    pack_codes<width>(symbols.data(), symbols.size(), out.data() + 2);
+  });
+  return out;
+}
+
 std::span<const std::uint8_t> BlockEncoder::State::encode_sparse(
     std::span<const std::uint8_t> symbols, std::uint8_t zero, int depth) {
   Level& level = levels[depth];
@@ -291,6 +307,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::u
                                                           int depth) {
   Level& level = levels[depth];
   if (symbols.empty()) return encode_raw(symbols, level);
+  if (coder == EntropyCoder::kNone) return encode_packed(symbols, level);
   const bool may_share = depth == 0 && shared != nullptr;
   const bool may_be_sparse = !may_share && depth < kMaxSparseDepth;
   std::span<const std::uint8_t> block;
@@ -317,9 +334,10 @@ std::span<const std::uint8_t> BlockEncoder::State::encode(std::span<const std::u
   return block.size() <= symbols.size() + 1 ? block : encode_raw(symbols, level);
 }
 
-BlockEncoder::BlockEncoder(EntropyCoder coder, const SharedTable* shared)
+BlockEncoder::BlockEncoder(EntropyCoder coder, const SharedTable* shared, int bits)
     : state_(std::make_unique<State>()) {
   state_->coder = coder;
+  state_->bits = bits;
   state_->shared = shared;
   if (shared == nullptr) return;
   kernels::build_encode_table(shared->frequencies, state_->shared_rans);

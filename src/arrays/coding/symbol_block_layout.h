@@ -14,6 +14,7 @@ enum class BlockMethod : std::uint8_t {
   kRans,
   kHuffman,
   kSparse,
+  kPacked,
 };
 // Flags beside the method.
 inline constexpr std::uint8_t kSharedFlag = 0x10;  // kRans, kHuffman: no table here, the shared one

@@ -7,7 +7,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
+#if HWY_TARGET != HWY_SCALAR
+#include "kernels/apply/philox-inl.h"
+#endif
 #include "kernels/coding/uniform.h"
 #include "kernels/dispatch.h"
 #include "kernels/half_float-inl.h"
@@ -39,6 +43,31 @@ void quantize_scalar(std::span<const T> values, float step, int half,
     const float limited = std::min(std::max(value_of(values[i]) / step, -limit), limit);
     symbols[i] =
         static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(limited + kRound) + offset_of(half));
+  }
+}
+
+// The same with draws.
+template <typename T>
+void round_scalar(std::span<const T> values, float step, int half, const RandomStream& random,
+                  std::uint64_t first_index, std::uint8_t* symbols) noexcept {
+  const auto limit = static_cast<float>(half);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float quotient = std::clamp(value_of(values[i]) / step, -limit, limit);
+    const float below = std::floor(quotient);
+    const bool up = random.happens(first_index + i, quotient - below);
+    symbols[i] = static_cast<std::uint8_t>(static_cast<int>(below) + (up ? 1 : 0) + half);
+  }
+}
+
+constexpr float kLargest = std::numeric_limits<float>::max();
+
+template <bool add>
+void restore_scalar(std::span<const std::uint8_t> symbols, float step, int half,
+                    float* values) noexcept {
+  for (std::size_t i = 0; i < symbols.size(); ++i) {
+    const float product = static_cast<float>(symbols[i] - half) * step;
+    const float value = std::min(std::max(product, -kLargest), kLargest);
+    values[i] = add ? values[i] + value : value;
   }
 }
 
@@ -82,6 +111,95 @@ std::size_t quantize_float16(std::span<const Float16Bits> values, float step, in
   return quantize(values, step, half, symbols);
 }
 
+#if HWY_TARGET == HWY_SCALAR
+template <typename T>
+std::size_t round(std::span<const T>, float, int, const RandomStream&, std::uint64_t,
+                  std::uint8_t*) {
+  return 0;
+}
+#else
+using slimgrad::kernels::HWY_NAMESPACE::Drawing;
+
+// round_scalar() for whole groups of draws; returns how many values that was. An event is decided
+// by 16 bits; a group in which they do not suffice, one of a thousand, goes back to the
+// specification. REQUIRES: first_index is a multiple of the group.
+template <typename T>
+std::size_t round(std::span<const T> values, float step, int half, const RandomStream& random,
+                  std::uint64_t first_index, std::uint8_t* symbols) {
+  using Draws = Drawing<1>;
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> i32;
+  const hn::RebindToUnsigned<decltype(d)> u32;
+  const hn::Rebind<std::uint8_t, decltype(d)> d8;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto steps = hn::Set(d, step), limit = hn::Set(d, static_cast<float>(half));
+  const auto one = hn::Set(d, 1.0f), scale = hn::Set(d, 0x1p16f);
+  Draws drawing(random);
+  std::size_t i = 0;
+  for (; i + Draws::kElements <= values.size(); i += Draws::kElements) {
+    HWY_ALIGN float draws[Draws::kElements];
+    drawing.fill(first_index + i, draws);
+    auto undecided = hn::Zero(d);
+    for (std::size_t k = 0; k < Draws::kElements; k += lanes) {
+      const auto quotient = hn::Div(load_floats(d, values.data() + i + k), steps);
+      const auto limited = hn::Min(hn::Max(quotient, hn::Neg(limit)), limit);
+      const auto below = hn::Floor(limited);
+      const auto leading = hn::Floor(hn::Mul(hn::Sub(limited, below), scale));
+      const auto draw = hn::LoadU(d, draws + k);
+      undecided = hn::Or(undecided, hn::VecFromMask(d, hn::Eq(draw, leading)));
+      const auto level = hn::Add(below, hn::IfThenElseZero(hn::Lt(draw, leading), one));
+      const auto symbol = hn::ConvertTo(i32, hn::Add(level, limit));
+      hn::StoreU(hn::U8FromU32(hn::BitCast(u32, symbol)), d8, symbols + i + k);
+    }
+    if (HWY_UNLIKELY(!hn::AllFalse(d, hn::MaskFromVec(undecided))))
+      round_scalar(values.subspan(i, Draws::kElements), step, half, random, first_index + i,
+                   symbols + i);
+  }
+  return i;
+}
+
+#endif
+
+std::size_t round_floats(std::span<const float> values, float step, int half,
+                         const RandomStream& random, std::uint64_t first, std::uint8_t* symbols) {
+  return round(values, step, half, random, first, symbols);
+}
+std::size_t round_bfloat16(std::span<const BFloat16Bits> values, float step, int half,
+                           const RandomStream& random, std::uint64_t first, std::uint8_t* symbols) {
+  return round(values, step, half, random, first, symbols);
+}
+std::size_t round_float16(std::span<const Float16Bits> values, float step, int half,
+                          const RandomStream& random, std::uint64_t first, std::uint8_t* symbols) {
+  return round(values, step, half, random, first, symbols);
+}
+
+// restore_scalar() for whole vectors; returns how many values that was.
+template <bool add>
+std::size_t restore(std::span<const std::uint8_t> symbols, float step, int half, float* values) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> i32;
+  const hn::Rebind<std::uint8_t, decltype(d)> d8;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto steps = hn::Set(d, step), largest = hn::Set(d, kLargest);
+  const auto middle = hn::Set(i32, half);
+  std::size_t i = 0;
+  for (; i + lanes <= symbols.size(); i += lanes) {
+    const auto level = hn::Sub(hn::PromoteTo(i32, hn::LoadU(d8, symbols.data() + i)), middle);
+    const auto product = hn::Mul(hn::ConvertTo(d, level), steps);
+    const auto value = hn::Min(hn::Max(product, hn::Neg(largest)), largest);
+    hn::StoreU(add ? hn::Add(hn::LoadU(d, values + i), value) : value, d, values + i);
+  }
+  return i;
+}
+
+std::size_t restore_values(std::span<const std::uint8_t> symbols, float step, int half,
+                           float* values) {
+  return restore<false>(symbols, step, half, values);
+}
+std::size_t add_values(std::span<const std::uint8_t> symbols, float step, int half, float* sums) {
+  return restore<true>(symbols, step, half, sums);
+}
+
 }  // namespace slimgrad::kernels::uniform::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -91,6 +209,11 @@ namespace uniform {
 HWY_EXPORT(quantize_floats);
 HWY_EXPORT(quantize_bfloat16);
 HWY_EXPORT(quantize_float16);
+HWY_EXPORT(round_floats);
+HWY_EXPORT(round_bfloat16);
+HWY_EXPORT(round_float16);
+HWY_EXPORT(restore_values);
+HWY_EXPORT(add_values);
 
 template <typename T>
 std::size_t quantize_vectors(std::span<const T> values, float step, int half,
@@ -101,6 +224,18 @@ std::size_t quantize_vectors(std::span<const T> values, float step, int half,
     return HWY_DYNAMIC_DISPATCH(quantize_bfloat16)(values, step, half, symbols);
   else
     return HWY_DYNAMIC_DISPATCH(quantize_float16)(values, step, half, symbols);
+}
+
+template <typename T>
+std::size_t round_vectors(std::span<const T> values, float step, int half,
+                          const RandomStream& random, std::uint64_t first,
+                          std::uint8_t* symbols) noexcept {
+  if constexpr (std::is_same_v<T, float>)
+    return HWY_DYNAMIC_DISPATCH(round_floats)(values, step, half, random, first, symbols);
+  else if constexpr (std::is_same_v<T, BFloat16Bits>)
+    return HWY_DYNAMIC_DISPATCH(round_bfloat16)(values, step, half, random, first, symbols);
+  else
+    return HWY_DYNAMIC_DISPATCH(round_float16)(values, step, half, random, first, symbols);
 }
 }  // namespace uniform
 
@@ -116,13 +251,30 @@ template <typename T>
 void uniform_symbols_stochastic(std::span<const T> values, float step, int half,
                                 const RandomStream& random, std::uint64_t first_index,
                                 std::uint8_t* symbols) noexcept {
-  const auto limit = static_cast<float>(half);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const float quotient = std::clamp(uniform::value_of(values[i]) / step, -limit, limit);
-    const float below = std::floor(quotient);
-    const bool up = random.happens(first_index + i, quotient - below);
-    symbols[i] = static_cast<std::uint8_t>(static_cast<int>(below) + (up ? 1 : 0) + half);
-  }
+  // Draws are made for 64 values at a time, from a multiple of 64 on.
+  const bool aligned = first_index % (2 * kTileElements) == 0;
+  const std::size_t done =
+      use_scalar() || !aligned
+          ? 0
+          : uniform::round_vectors(values, step, half, random, first_index, symbols);
+  uniform::round_scalar(values.subspan(done), step, half, random, first_index + done,
+                        symbols + done);
+}
+
+void uniform_values(std::span<const std::uint8_t> symbols, float step, int half,
+                    float* values) noexcept {
+  const std::size_t done =
+      use_scalar()
+          ? 0
+          : HWY_DYNAMIC_DISPATCH(uniform::restore_values)(symbols, step, half, values);
+  uniform::restore_scalar<false>(symbols.subspan(done), step, half, values + done);
+}
+
+void add_uniform_values(std::span<const std::uint8_t> symbols, float step, int half,
+                        float* sums) noexcept {
+  const std::size_t done =
+      use_scalar() ? 0 : HWY_DYNAMIC_DISPATCH(uniform::add_values)(symbols, step, half, sums);
+  uniform::restore_scalar<true>(symbols.subspan(done), step, half, sums + done);
 }
 
 #define SLIMGRAD_INSTANTIATE(T)                                                                 \

@@ -21,6 +21,14 @@ void uniform_symbols_stochastic(std::span<const T> values, float step, int half,
                                 const RandomStream& random, std::uint64_t first_index,
                                 std::uint8_t* symbols) noexcept;
 
+// What the symbols stand for, (symbol - half) * step limited to the range of float32, in place of
+// `values` or added to `sums`: the numbers that a table of doubles rounded to float32 has, as the
+// product of a float32 and 8 bits is exact in double. REQUIRES: no symbol is above 2 half.
+void uniform_values(std::span<const std::uint8_t> symbols, float step, int half,
+                    float* values) noexcept;
+void add_uniform_values(std::span<const std::uint8_t> symbols, float step, int half,
+                        float* sums) noexcept;
+
 }  // namespace slimgrad::kernels
 
 #endif  // SLIMGRAD_KERNELS_CODING_UNIFORM_H_
