@@ -22,12 +22,13 @@ import socket
 import statistics
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
 
 import torch
 
 from bench.distributed_codecs import exchanges
-from bench.distributed_gradients import parameter_shapes
+from bench.distributed_gradients import recorded, scaled
 from bench.links import joined, set_rate, why_not
 from bench.timing import commit, cpu_name
 
@@ -128,7 +129,7 @@ def write(path: Path, rows: list[dict], scale: float) -> None:
         "cores": os.cpu_count(),
         "torch": torch.__version__,
     }
-    fresh = {"values": sum(torch.Size(s).numel() for _, s, _ in parameter_shapes(scale))}
+    fresh = {"values": sum(prod(scaled(shape, scale)) for shape, _ in recorded().values())}
     for row in rows:
         row["commit"] = commit()
     lines = ",\n  ".join(json.dumps(row) for row in merged(before, rows))

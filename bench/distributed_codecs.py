@@ -63,6 +63,24 @@ RIVALS: dict[str, Callable] = {
 }
 
 
+# Of ours: one of every kind, those with a table both counted and fitted.
+OURS = ["lossless", "fp8", "fp6", "fp4", "uniform8", "uniform8 gennorm", "uniform4"]
+OURS += ["uniform4 gennorm", "uniform2", "uniform2 gennorm", "packed8", "packed4", "pruned"]
+
+
+def _ours(name: str) -> Callable:
+    def make(model):
+        import slimgrad as sg
+
+        kind, _, law = name.partition(" ")
+        model = _ddp(model)
+        codec = sg.distributed.Codec.parse(kind, **({"model": law} if law else {}))
+        sg.distributed.register(model, codec)
+        return model
+
+    return make
+
+
 def exchanges() -> dict[str, Callable]:
     """By name: what makes a model one whose gradients travel so."""
-    return dict(RIVALS)
+    return RIVALS | {name: _ours(name) for name in OURS}

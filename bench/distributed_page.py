@@ -102,15 +102,15 @@ def page(speed: dict, convergence: dict | None) -> str:
     lines = [
         "# Gradients between processes: seconds and bytes",
         "",
-        f"`make bench-distributed` measures, `python -m bench.distributed_page` wrote this page from "
+        "`make bench-distributed` measures, `python -m bench.distributed_page` wrote this page of "
         f"`results/distributed.json`. {speed['cores']} cores ({speed['cpu']}) carry all ranks, one "
-        f"thread each, torch {speed['torch']}, Gloo. Every rank has a network namespace behind a link "
-        f"that `tc` limits in both directions; bytes are counted at its interface. A step is "
-        f"`backward()` of DDP on {speed['values'] / 1e6:.1f} million values whose gradients are there "
-        f"at once, drawn from the distributions that layers of their kind had in real networks "
-        f"(`bench/distributed_gradients.py`, `results/gradient_quantiles.json`): so it is the "
-        f"exchange alone, with nothing to hide behind. Best of several steps; all exchanges took "
-        f"turns in one run.",
+        f"thread each, torch {speed['torch']}, Gloo. Every rank has a network namespace behind a "
+        "link that `tc` limits in both directions; bytes are counted at its interface. A step is "
+        f"`backward()` of DDP on {speed['values'] / 1e6:.1f} million values whose gradients are "
+        "there at once, drawn from the distributions that they had in a real training "
+        "(`bench/distributed_gradients.py`, `results/gradient_quantiles.json`): so it is the "
+        "exchange alone, with nothing to hide behind. Best of several steps; all exchanges took "
+        "turns in one run.",
         "",
         "A cell: best seconds a step, times faster than float32, megabytes that a rank sent. "
         "`unlimited` is a link as fast as the kernel copies, where coding can only cost: what it "
@@ -133,10 +133,10 @@ def page(speed: dict, convergence: dict | None) -> str:
             "",
             "## Do they learn as well?",
             "",
-            f"`{convergence['command']}`: two ranks, {convergence['seeds']} seeds, the demo's network "
-            "and a small GPT; the mean loss of the last tenth of the steps. Equal within noise: less "
-            "than two standard errors from float32, seed by seed; these are of that codec's "
-            "differences or of the fp16 hook's, whichever spread more.",
+            f"`{convergence['command']}`: two ranks, {convergence['seeds']} seeds, the demo's "
+            "network and a small GPT; the mean loss of the last tenth of the steps. Equal within "
+            "noise: less than two standard errors from float32, seed by seed; these are of that "
+            "codec's differences or of the fp16 hook's, whichever spread more.",
             "",
             "All lossy codecs are equal within noise, or better."
             if not worse

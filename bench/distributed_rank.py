@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from bench.distributed_codecs import exchanges
-from bench.distributed_gradients import PresetModel, gradients, parameter_shapes
+from bench.distributed_gradients import PresetModel, gradients
 from bench.links import Place
 
 WARM_STEPS = 4  # DDP rebuilds its buckets after the first, PowerSGD begins with the third
@@ -78,8 +78,7 @@ def main() -> None:
     dist.init_process_group(
         "gloo", f"tcp://{arguments.meet}", rank=arguments.rank, world_size=arguments.ranks
     )
-    shapes = parameter_shapes(arguments.scale)
-    grads = gradients(shapes, seed=1 + arguments.rank)
+    grads = gradients(1 + arguments.rank, arguments.scale)
     values = torch.zeros(sum(g.numel() for g in grads.values()))
     made = exchanges()
     models = {name: made[name](PresetModel(grads, values)) for name in arguments.names}

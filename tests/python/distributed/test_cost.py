@@ -33,7 +33,7 @@ def test_a_plain_ring_of_four():
 
 def test_coded_between_two_ranks():
     # 10 M values of one byte. A phase: 5 MB at 125 MB/s are 40 ms. Work of the first: 5 M values
-    # coded at 10 ns and added at 6 ns, 80 ms; of the second: 5 M coded and 5 M decoded at 4 ns, 70 ms.
+    # coded at 10 ns and added at 6 ns, 80 ms; of the second: 5 M coded and decoded at 4 ns, 70 ms.
     speed = Speed(1.0, 10e-9, 6e-9, 4e-9)
     by_hand = (0.08 + UNCOVERED * 0.04) + (0.07 + UNCOVERED * 0.04)
     assert coded_seconds(10e6, speed, 2, GIGABIT) == pytest.approx(by_hand)
@@ -41,7 +41,7 @@ def test_coded_between_two_ranks():
 
 def test_coded_between_four_ranks_on_a_slow_link():
     # A phase: 7.5 M values of half a byte at 1 MB/s are 3.75 s; three messages of 0.1 s each.
-    # First: 7.5 M coded at 10 ns, added at 6 ns: 0.12 s; second: 2.5 M coded, 7.5 M decoded: 0.055 s.
+    # First: 7.5 M coded at 10 ns, added at 6 ns, 0.12 s; second: 2.5 M coded, 7.5 M decoded, 0.055.
     speed = Speed(0.5, 10e-9, 6e-9, 4e-9)
     by_hand = (3.75 + UNCOVERED * 0.12) + (3.75 + UNCOVERED * 0.055) + 6 * 0.1
     assert coded_seconds(10e6, speed, 4, Link(8e6, 0.1)) == pytest.approx(by_hand)
@@ -78,8 +78,10 @@ def test_what_a_rank_sends_does_not_grow_with_the_ranks_beyond_twice_its_bytes()
 
 
 def test_the_bandwidth_that_breaks_even_is_where_both_take_as_long():
-    # Ours: 0.2 s of work and a tenth of the bytes; plain: 1 MB. 8e6/b = 0.2 + 8e5/b at b = 36 Mbit/s.
-    found = break_even(lambda l: 0.2 + l.seconds(1e5), lambda l: l.seconds(1e6), latency=0)
+    # Ours: 0.2 s of work and a tenth of the bytes of plain. 8e6/b = 0.2 + 8e5/b: b = 36 Mbit/s.
+    found = break_even(
+        lambda link: 0.2 + link.seconds(1e5), lambda link: link.seconds(1e6), latency=0
+    )
     assert found == pytest.approx(36e6, rel=1e-5)
 
 
