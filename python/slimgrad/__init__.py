@@ -2,6 +2,8 @@
 
 from importlib.metadata import version as _version
 
+import torch as _torch
+
 from . import functional, nn
 from .coding import PayloadError, decode, encode, inspect
 from .compression import compress
@@ -35,6 +37,9 @@ from .stats import TensorStats, measure
 from .step_tables import StepTable, steps
 
 __version__ = _version("slimgrad")
+
+if _torch.distributed.is_available():
+    from . import distributed  # noqa: F401
 
 __all__ = [
     "FAMILIES",

@@ -1,0 +1,53 @@
+"""Settings that all ranks must share, compared before anything depends on them."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+
+import torch
+import torch.distributed as dist
+
+# A description is a few hundred bytes; more than this is not one.
+_MOST_BYTES = 1 << 20
+
+
+def all_descriptions(description: dict, group: dist.ProcessGroup) -> list[dict]:
+    """What every rank says, by rank: JSON, so that bytes of others are only data."""
+    data = json.dumps(description, sort_keys=True).encode()
+    world = dist.get_world_size(group)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
+    dist.all_gather(sizes, torch.tensor([len(data)]), group=group)
+    longest = max(int(size) for size in sizes)
+    if longest > _MOST_BYTES:
+        raise ValueError(f"[register] expected settings of at most 1 MiB, got {longest} bytes")
+    padded = torch.zeros(longest, dtype=torch.uint8)
+    padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    everyone = [torch.zeros_like(padded) for _ in range(world)]
+    dist.all_gather(everyone, padded, group=group)
+    return [
+        json.loads(bytes(data.numpy())[: int(size)])
+        for data, size in zip(everyone, sizes, strict=True)
+    ]
+
+
+def check_agreement(description: dict, group: dist.ProcessGroup, op: str = "register") -> None:
+    """ValueError, on every rank, that shows both settings where two differ."""
+    described = all_descriptions(description, group)
+    for rank, other in enumerate(described):
+        if other == described[0]:
+            continue
+        names = [dist.get_global_rank(group, r) for r in (0, rank)]
+        differing = [
+            f"{key}: {described[0].get(key)!r} on rank {names[0]}, {other.get(key)!r} on rank "
+            f"{names[1]}"
+            for key in sorted({*described[0], *other})
+            if described[0].get(key) != other.get(key)
+        ]
+        raise ValueError(f"[{op}] expected the same settings on all ranks, got {'; '.join(differing)}")
+
+
+def fingerprint(lengths: list[int]) -> int:
+    """Of a model's sizes, so that they need not be sent."""
+    return zlib.crc32(struct.pack(f"<{len(lengths)}q", *lengths))

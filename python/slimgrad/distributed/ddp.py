@@ -1,0 +1,46 @@
+"""A communication hook for DistributedDataParallel."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from .collectives import all_reduce
+from .plan import Plan
+
+
+def exchange_bucket(plan: Plan, bucket):
+    """The mean over ranks of a bucket of gradients, as a future. (No annotations: torch compares
+    them with its own.) Buckets come in the same order on every rank."""
+    codec, buffer = plan.codec(), bucket.buffer()
+    world = dist.get_world_size(plan.group)
+    step = plan.step
+    if bucket.is_last():
+        plan.step += 1
+    if codec is None:
+        work = dist.all_reduce(buffer.div_(world), group=plan.group, async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+    gradients = bucket.gradients()
+    names = [plan.names[id(parameter)] for parameter in bucket.parameters()]
+    residuals = None
+    if codec.error_feedback:
+        residuals = [
+            plan.residual(name, x.numel(), codec) for name, x in zip(names, gradients, strict=True)
+        ]
+    handle = all_reduce(
+        gradients,
+        codec,
+        plan.group,
+        async_op=True,
+        step=step,
+        residuals=residuals,
+        divide_by=world,
+        keys=[plan.keys[name] for name in names],
+    )
+    future = handle.future(buffer)
+
+    def count(done: torch.futures.Future) -> torch.Tensor:
+        plan.sent_bytes += handle.sent_bytes
+        return done.value()
+
+    return future.then(count)

@@ -1,0 +1,119 @@
+"""A reduce-scatter for FSDP2 (``fully_shard``)."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+
+from .collectives import reduce_scatter
+from .plan import Plan
+
+
+def _groups_of_parameters(model: nn.Module) -> list:
+    """FSDP's own, one for each module that it shards by itself."""
+    groups = []
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            groups += [(module, group) for group in module._get_fsdp_state()._fsdp_param_groups]
+    return groups
+
+
+def shard_group(model: nn.Module) -> dist.ProcessGroup:
+    """The one over which gradients are scattered."""
+    groups = {
+        parameters._reduce_scatter_process_group for _, parameters in _groups_of_parameters(model)
+    }
+    if len(groups) != 1:
+        raise ValueError(
+            f"[register] expected a model that is sharded over one group, got {len(groups)}"
+        )
+    return groups.pop()
+
+
+def use_coded_reduce_scatter(model: nn.Module, plan: Plan) -> None:
+    for module, parameters in _groups_of_parameters(model):
+        module.set_custom_reduce_scatter(CodedReduceScatter(plan, parameters))
+
+
+class CodedReduceScatter(ReduceScatter):
+    """Of the gradients of one module. FSDP has cut them along their first dimension, padded, into a
+    row for each rank, one parameter behind the other."""
+
+    def __init__(self, plan: Plan, parameters):
+        self.plan, self.parameters = plan, parameters
+        self.calls = 0
+        self.names: list[str] | None = None
+
+    def allocate(self, size, *, dtype, device):
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+        plan = self.plan
+        plan.step = max(plan.step, self.calls)
+        codec, step = plan.codec(), self.calls
+        self.calls += 1
+        world = dist.get_world_size(group)
+        divide_by = _divisor(op, world)
+        if codec is None:
+            return dist.reduce_scatter_single(
+                output_tensor, input_tensor, op=op, group=group, async_op=async_op
+            )
+        rows = input_tensor.view(world, -1)
+        lengths = self._lengths(rows.size(1), world)
+        names = self._parameter_names(len(lengths))
+        residuals = None
+        if codec.error_feedback:
+            residuals = self._residuals(rows, lengths, names, codec)
+        handle = reduce_scatter(
+            list(output_tensor.split(lengths)),
+            [list(row.split(lengths)) for row in rows],
+            codec,
+            group,
+            async_op=True,
+            step=step,
+            divide_by=divide_by,
+            residuals=residuals,
+            keys=[plan.keys.get(name, 0) for name in names],
+        )
+        handle.wait()
+        plan.sent_bytes += handle.sent_bytes
+        plan.step = self.calls
+        return None
+
+    def _lengths(self, row: int, world: int) -> list[int]:
+        """Of each parameter's part of a row. Parameters that got no gradient are missing in it, and
+        FSDP does not say which; then the row is one piece, with one scale."""
+        lengths = []
+        for parameter in self.parameters.fsdp_params:
+            size = parameter._orig_size
+            rows = -(-size[0] // world) if len(size) > 0 else 1
+            lengths.append(rows * size[1:].numel() if len(size) > 0 else 1)
+        return lengths if sum(lengths) == row else [row]
+
+    def _parameter_names(self, count: int) -> list[str]:
+        names = [parameter._param_fqn or "" for parameter in self.parameters.fsdp_params]
+        return names if len(names) == count else ["+".join(names)]
+
+    def _residuals(self, rows, lengths, names, codec) -> list[list[torch.Tensor | None]]:
+        """Of each rank's part of each parameter. What a parameter lost lies in one tensor, row by
+        row as FSDP cuts it; the own row loses nothing."""
+        parts = []
+        for name, length in zip(names, lengths, strict=True):
+            residual = self.plan.residual(name, len(rows) * length, codec)
+            parts.append([None] * len(rows) if residual is None else residual.view(len(rows), -1))
+        return [[part[rank] for part in parts] for rank in range(len(rows))]
+
+
+def _divisor(op, world: int) -> float:
+    """FSDP divides before or after where it asks for a sum."""
+    if op == dist.ReduceOp.AVG:
+        return world
+    if op == dist.ReduceOp.SUM:
+        return 1
+    raise ValueError(
+        f"[reduce_scatter] expected FSDP to ask for a sum or a mean, got {op}: call "
+        "set_force_sum_reduction_for_comms(True) where a gradient divide factor is set"
+    )

@@ -1,0 +1,125 @@
+"""Which codec a step uses, and what rounding has lost so far: the state of a registered model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .agreement import check_agreement, fingerprint
+from .codec import Codec, as_codec
+
+# Torch's own exchange, in the type of the gradients.
+PLAIN = "float32"
+
+CodecChoice = Codec | str | Callable[[nn.Module, dist.ProcessGroup], "Codec | str"]
+Schedule = Mapping[int, Codec | str]
+
+
+def _codec_or_plain(codec: Codec | str) -> Codec | None:
+    return None if codec == PLAIN else as_codec(codec)
+
+
+class Plan:
+    """Steps, codecs and residuals of one model. Parameters go by their names."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        codec: CodecChoice,
+        group: dist.ProcessGroup,
+        warmup: int = 0,
+        schedule: Schedule | None = None,
+        error_feedback: bool | None = None,
+    ):
+        if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+            raise ValueError(f"[register] expected warmup to be a number of steps, got {warmup!r}")
+        if callable(codec) and not isinstance(codec, Codec):
+            codec = codec(model, group)
+        self.group = group
+        self.warmup = warmup
+        codecs = {0: codec, **(schedule or {})}
+        for first in codecs:
+            if isinstance(first, bool) or not isinstance(first, int) or first < 0:
+                raise ValueError(
+                    f"[register] expected schedule to map steps to codecs, got step {first!r}"
+                )
+        self.codecs = {first: _codec_or_plain(codecs[first]) for first in sorted(codecs)}
+        if error_feedback is not None:
+            self.codecs = {
+                first: codec and codec.replace(error_feedback=error_feedback, rounding=None)
+                for first, codec in self.codecs.items()
+            }
+        self.step = 0
+        self.sent_bytes = 0
+        self.names = {id(p): name for name, p in model.named_parameters()}
+        self.keys = {name: key for key, name in enumerate(self.names.values())}
+        self.residuals: dict[str, torch.Tensor] = {}
+        check_agreement(self._description(model), group)
+
+    def _description(self, model: nn.Module) -> dict:
+        from .. import __version__
+
+        return {
+            "slimgrad": __version__,
+            "warmup": self.warmup,
+            "codecs": {
+                str(first): codec.settings() if codec else PLAIN
+                for first, codec in self.codecs.items()
+            },
+            "parameters": fingerprint([p.numel() for p in model.parameters()]),
+        }
+
+    def codec(self) -> Codec | None:
+        """Of the current step; None for torch's own exchange."""
+        if self.step < self.warmup:
+            return None
+        return self.codecs[max(first for first in self.codecs if first <= self.step)]
+
+    def residual(self, name: str, size: int, codec: Codec) -> torch.Tensor | None:
+        """What rounding this parameter's gradients has lost: made when first needed."""
+        if not codec.error_feedback or codec.is_exact or size < codec.min_elements:
+            return None
+        if name not in self.residuals or self.residuals[name].numel() != size:
+            self.residuals[name] = torch.zeros(size, dtype=torch.float32)
+        return self.residuals[name]
+
+    def residual_bytes(self) -> int:
+        """What error feedback takes of memory, on this rank."""
+        return sum(residual.nbytes for residual in self.residuals.values())
+
+    def state_dict(self, own: bool = False) -> dict:
+        """Step and residuals. All ranks must call it: residuals are averaged over ranks, so that
+        any number of ranks can go on from them, and all that was lost is still sent. With ``own``
+        they are this rank's, for the same number of ranks to go on to the bit; then every rank
+        saves its own."""
+        residuals = {name: residual.clone() for name, residual in sorted(self.residuals.items())}
+        world = dist.get_world_size(self.group)
+        if not own:
+            for residual in residuals.values():
+                dist.all_reduce(residual, group=self.group)
+                residual.div_(world)
+        place = {"rank": dist.get_rank(self.group), "ranks": world} if own else {}
+        return {"step": self.step, "residuals": residuals, **place}
+
+    def load_state_dict(self, state: dict) -> None:
+        if "ranks" in state:
+            here = (dist.get_rank(self.group), dist.get_world_size(self.group))
+            saved = (state["rank"], state["ranks"])
+            if here != saved:
+                raise ValueError(
+                    f"[load_state_dict] expected the state of rank {here[0]} of {here[1]}, got that "
+                    f"of rank {saved[0]} of {saved[1]}; state_dict() without own fits any number"
+                )
+        unknown = sorted(set(state["residuals"]) - set(self.keys))
+        if unknown:
+            raise ValueError(
+                f"[load_state_dict] expected residuals of this model's parameters, got {unknown[0]!r}"
+            )
+        self.step = int(state["step"])
+        self.residuals = {
+            name: residual.detach().to(torch.float32).reshape(-1).clone()
+            for name, residual in state["residuals"].items()
+        }

@@ -1,0 +1,46 @@
+"""``register``: gradients of a distributed model travel coded."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .ddp import exchange_bucket
+from .plan import CodecChoice, Plan, Schedule
+
+
+def register(
+    model: nn.Module,
+    codec: CodecChoice = "uniform8",
+    *,
+    warmup: int = 0,
+    schedule: Schedule | None = None,
+    error_feedback: bool | None = None,
+) -> Plan:
+    """From the next backward pass on the gradients of ``model`` are averaged over ranks coded.
+
+    ``model``: a ``DistributedDataParallel``, or what ``fully_shard`` (FSDP2) was applied to.
+    ``codec``: a ``Codec``, one of ``CODECS``, "float32" for torch's own exchange, or a function of
+    the model and its group that returns one of these. For the first ``warmup`` steps gradients
+    travel as torch sends them; ``schedule`` maps steps to codecs that hold from then on.
+    ``error_feedback`` overrides the codecs' own. Every rank has to ask for the same, with the same
+    version of slimgrad; otherwise every rank raises, with both settings.
+
+    Returns the state: ``step``, ``sent_bytes``, ``residual_bytes()``, ``state_dict()``.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    if isinstance(model, DistributedDataParallel):
+        plan = Plan(model.module, codec, model.process_group, warmup, schedule, error_feedback)
+        model.register_comm_hook(plan, exchange_bucket)
+        return plan
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        from .fsdp import shard_group, use_coded_reduce_scatter
+
+        plan = Plan(model, codec, shard_group(model), warmup, schedule, error_feedback)
+        use_coded_reduce_scatter(model, plan)
+        return plan
+    raise TypeError(
+        "[register] expected a DistributedDataParallel or a module under fully_shard, got "
+        f"{type(model).__name__}"
+    )
