@@ -3,6 +3,7 @@ same."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
@@ -62,4 +63,7 @@ def choose(model, group=None, candidates: Sequence[str] = CANDIDATES) -> Choice:
     best = torch.tensor(allowed.index(min(seconds, key=seconds.get)), device=device)
     source = 0 if group is None else dist.get_global_rank(group, 0)
     dist.broadcast(best, source, group)
-    return Choice(allowed[int(best)], found)
+    choice = Choice(allowed[int(best)], found)
+    if dist.get_rank(group) == 0:
+        logging.getLogger("slimgrad").warning("%s", choice)  # shown unless somebody says otherwise
+    return choice

@@ -124,8 +124,7 @@ def reduce_scatter(
         if residuals is None or len(residuals) != len(lists):
             raise ValueError(f"[{op}] expected residuals for each rank with error feedback")
         fed_back = [
-            _flat_residuals(part, xs, codec, op)
-            for part, xs in zip(residuals, lists, strict=True)
+            _flat_residuals(part, xs, codec, op) for part, xs in zip(residuals, lists, strict=True)
         ]
     for to, value in zip(flats, own, strict=True):
         if to.data_ptr() != value.data_ptr():

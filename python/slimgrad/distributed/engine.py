@@ -96,13 +96,22 @@ class Engine:
         self.error: BaseException | None = None
         self._lock = threading.Lock()
         self._running: dict[int, Exchange] = {}
-        stages = (self._spread, self._receive_sums, self._reduce, self._receive_shards, self._gather)
+        stages = (
+            self._spread,
+            self._receive_sums,
+            self._reduce,
+            self._receive_shards,
+            self._gather,
+        )
         self._queues = [queue.SimpleQueue() for _ in stages]
         self._sums: queue.Queue = queue.Queue(_AHEAD * max(1, self.world - 1))
         self._shards: queue.Queue = queue.Queue(_AHEAD * max(1, self.world - 1))
         for run, exchanges in zip(stages, self._queues, strict=True):
             threading.Thread(
-                target=self._work, args=(run, exchanges), name=f"slimgrad{run.__name__}", daemon=True
+                target=self._work,
+                args=(run, exchanges),
+                name=f"slimgrad{run.__name__}",
+                daemon=True,
             ).start()
 
     def submit(self, exchange: Exchange) -> Exchange:
@@ -288,7 +297,9 @@ class Engine:
             header = self._take_header(exchange, peer, data, work, wanted, most)
             buffer = self.buffers.take(header.num_bytes)
             body = buffer[: header.num_bytes]
-            self._put(bodies, (exchange, peer, index, buffer, links[peer].receive_frame(body), body))
+            self._put(
+                bodies, (exchange, peer, index, buffer, links[peer].receive_frame(body), body)
+            )
 
     def _take_header(self, exchange, peer, data, work, expected, most_bytes) -> Header:
         try:
@@ -385,7 +396,9 @@ def engine_of(group: dist.ProcessGroup | None) -> Engine:
     """The engine of a group, made when it is first asked for."""
     group = group if group is not None else dist.group.WORLD
     if group is None:
-        raise ValueError("[distributed] expected a process group, got none: call init_process_group")
+        raise ValueError(
+            "[distributed] expected a process group, got none: call init_process_group"
+        )
     if not isinstance(group, dist.ProcessGroup):
         raise ValueError("[distributed] expected a group that this rank belongs to, got another")
     with _engines_lock:

@@ -72,9 +72,7 @@ class Header:
         _, version, what, codec, exchange, frame, num_bytes, pieces, text, _ = _HEADER.unpack(data)
         if version != VERSION:
             raise ExchangeError(f"a header of version {version}, expected version {VERSION}")
-        return Header(
-            what, _text(codec), exchange, frame, num_bytes, pieces, _text(text)
-        )
+        return Header(what, _text(codec), exchange, frame, num_bytes, pieces, _text(text))
 
     def check(self, expected: Header, most_bytes: int) -> None:
         """ExchangeError unless this is what was expected, and of a size that it may have."""

@@ -35,8 +35,8 @@ def _all_agree(rank, world, port):
     assert f"took {choice.codec!r}" in str(choice)
 
     model = DistributedDataParallel(nn.Linear(300, 300))
-    handle = sg.distributed.register(model, codec="auto")
-    assert len(set(gathered(handle.choice.codec))) == 1
+    plan = sg.distributed.register(model, codec="auto")
+    assert len(set(gathered(plan.choice.codec))) == 1
     model(torch.ones(2, 300)).sum().backward()
     assert len({tuple(g) for g in gathered(model.module.weight.grad.flatten()[:8].tolist())}) == 1
     leave_group()
@@ -71,3 +71,15 @@ def _fast_and_slow(rank, world, port, bandwidth, expected):
 @pytest.mark.parametrize(("bandwidth", "plain"), [(1e13, True), (1e5, False)])
 def test_a_link_that_is_fast_enough_needs_no_codec(bandwidth, plain):
     run_ranks(_fast_and_slow, (bandwidth, plain))
+
+
+def _not_all_ask(rank, world, port):
+    join_group(rank, world, port)
+    model = DistributedDataParallel(nn.Linear(300, 300))
+    with pytest.raises(ValueError, match="'auto' on rank 0, 'not auto' on rank 1"):
+        sg.distributed.register(model, codec="uniform8" if rank else "auto")
+    leave_group()
+
+
+def test_ranks_that_ask_and_ranks_that_do_not_are_told():
+    run_ranks(_not_all_ask, ())
