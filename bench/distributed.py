@@ -32,6 +32,7 @@ from bench.distributed_gradients import recorded, scaled
 from bench.links import joined, set_rate, why_not
 from bench.timing import commit, cpu_name
 
+ROOT = Path(__file__).parent.parent
 RATES = {"100 Mbit/s": "100mbit", "1 Gbit/s": "1gbit", "unlimited": None}
 ROUNDS = {"100 Mbit/s": 4, "1 Gbit/s": 10, "unlimited": 12, "loopback": 12}
 
@@ -62,6 +63,7 @@ def run_ranks(
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
+                    cwd=ROOT,
                     env=os.environ | {"GLOO_SOCKET_IFNAME": place.interface},
                 )
             )

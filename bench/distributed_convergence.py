@@ -64,7 +64,7 @@ def gpt_task(seed: int):
     return text_task(generated_text(), seed)
 
 
-TASKS = {"demo": (demo_task, 240), "GPT": (gpt_task, 400)}  # and steps
+TASKS = {"demo": (demo_task, 100), "GPT": (gpt_task, 300)}  # and steps
 
 
 def train(task: str, name: str, seed: int, shorter: float) -> list[float]:
