@@ -64,14 +64,14 @@ def speed_tables(rows: list[dict]) -> list[str]:
         mine = {(r["link"], r["name"]): r for r in rows if r["ranks"] == ranks}
         names = list(dict.fromkeys(name for _, name in mine))
         lines += ["", f"## {ranks} ranks", ""]
-        lines += ["| | " + " | ".join(f"{link}: s | x | MB" for link in links) + " |"]
+        lines += ["| | " + " | ".join(links) + " |"]
         lines += ["|---" * (1 + len(links)) + "|"]
         for name in names:
             cells = []
             for link in links:
                 row = mine.get((link, name))
                 cells.append(
-                    f"{row['seconds']:.3f} \\| {row['faster']:.2f} \\| {row['bytes'] / 1e6:.1f}"
+                    f"{row['seconds']:.3f} s, {row['faster']:.2f} x, {row['bytes'] / 1e6:.1f} MB"
                     if row
                     else "not measured"
                 )
