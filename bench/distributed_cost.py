@@ -48,8 +48,9 @@ def measured() -> dict:
     }
 
 
-def workload(record: dict, threads: int = 1) -> Workload:
-    """With `threads` threads that code in parallel: blocks are independent of each other."""
+def workload(record: dict, threads: float = 1) -> Workload:
+    """With `threads` threads that code in parallel: blocks are independent of each other. Half a
+    thread is one that shares its core with another rank's."""
     speeds = {}
     for name, numbers in record["speeds"].items():
         work = {key: numbers[key] / threads for key in ("encode", "add", "decode")}
@@ -88,11 +89,12 @@ def even_table(loads: dict[str, Workload]) -> list[str]:
     return lines
 
 
-def check_table(load: Workload, rows: list[dict]) -> list[str]:
+def check_table(record: dict, measured: dict) -> list[str]:
     """Predicted and measured."""
     lines = ["| | ranks | link | measured | predicted | ratio |", "|---|---|---|---|---|---|"]
     names = {"float32": "float32", "fp16 hook": "fp16"}
-    for row in rows:
+    for row in measured["rows"]:
+        load = workload(record, min(1, measured["cores"] / row["ranks"]))
         name = names.get(row["name"], row["name"])
         link = SLOW_LINKS.get(row["link"])
         if not link or (name not in load.speeds and name not in PLAIN):
@@ -105,7 +107,7 @@ def check_table(load: Workload, rows: list[dict]) -> list[str]:
     return lines
 
 
-def page(record: dict, speed_rows: list[dict]) -> str:
+def page(record: dict, measured: dict) -> str:
     load = workload(record)
     speeds = ["| | bits a value | encode, ns | add, ns | decode, ns |", "|---|---|---|---|---|"]
     speeds += [
@@ -120,7 +122,7 @@ def page(record: dict, speed_rows: list[dict]) -> str:
         "PAPER": "\n".join(paper_table(load)),
         "PAPER16": "\n".join(paper_table(workload(record, 16))),
         "EVEN": "\n".join(even_table({"one thread": load, "16 threads": workload(record, 16)})),
-        "CHECK": "\n".join(check_table(load, speed_rows)) if speed_rows else "Not measured.",
+        "CHECK": "\n".join(check_table(record, measured)) if measured else "Not measured.",
     }
     text = TEXT.read_text()
     for name, part in parts.items():
@@ -144,9 +146,9 @@ def main() -> None:
         arguments.out.write_text(json.dumps(head | measured(), indent=1) + "\n")
     if arguments.page:
         speed = RESULTS / "distributed.json"
-        rows = json.loads(speed.read_text())["rows"] if speed.exists() else []
+        measured_steps = json.loads(speed.read_text()) if speed.exists() else {}
         record = json.loads((RESULTS / "distributed_cost.json").read_text())
-        arguments.page.write_text(page(record, rows))
+        arguments.page.write_text(page(record, measured_steps))
 
 
 if __name__ == "__main__":

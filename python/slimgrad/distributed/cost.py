@@ -3,7 +3,7 @@ derives it.
 
 A link carries ``bandwidth`` bits a second in each direction, of every rank, at the same time; a
 message takes ``latency`` seconds on top. n ranks, V values that are coded, c bytes a coded value.
-Small tensors travel as they are, by a plain all-reduce.
+Small tensors travel as they are, in the same messages.
 
   plain all-reduce of b bytes, as a ring     2 (n-1)/n b 8/bandwidth + 2 (n-1) latency
   coded, in two phases of direct messages:
@@ -62,10 +62,13 @@ def overlapped(wire: float, work: float) -> float:
     return max(wire, work) + UNCOVERED * min(wire, work)
 
 
-def coded_seconds(values: float, speed: Speed, ranks: int, link: Link) -> float:
-    """The two phases for ``values`` values."""
+def coded_seconds(
+    values: float, speed: Speed, ranks: int, link: Link, plain_bytes: float = 0
+) -> float:
+    """The two phases for ``values`` values, and ``plain_bytes`` that travel with them."""
     others = (ranks - 1) / ranks * values
-    wire = link.seconds(others * speed.bytes_per_value)
+    plain = (ranks - 1) / ranks * plain_bytes
+    wire = link.seconds(others * speed.bytes_per_value + plain)
     scatter = overlapped(wire, others * (speed.encode + speed.add))
     gather = overlapped(wire, values / ranks * speed.encode + others * speed.decode)
     return scatter + gather + 2 * (ranks - 1) * link.latency

@@ -42,8 +42,7 @@ class Workload:
         if name == "fp16":
             wire = cost.plain_seconds(2 * everything, ranks, link)
             return cost.overlapped(wire, self.cast * everything)
-        small = cost.plain_seconds(4 * self.small, ranks, link) if self.small else 0.0
-        return small + cost.coded_seconds(self.values, self.speeds[name], ranks, link)
+        return cost.coded_seconds(self.values, self.speeds[name], ranks, link, 4 * self.small)
 
     def sent(self, name: str, ranks: int) -> float:
         """Bytes that a rank sends."""

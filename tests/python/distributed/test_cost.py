@@ -47,6 +47,12 @@ def test_coded_between_four_ranks_on_a_slow_link():
     assert coded_seconds(10e6, speed, 4, Link(8e6, 0.1)) == pytest.approx(by_hand)
 
 
+def test_small_tensors_travel_in_the_same_messages():
+    # Nothing to work on, 1 MB as it is: half of it in each phase, at 125 MB/s; one message a phase.
+    nothing = Speed(1.0, 0.0, 0.0, 0.0)
+    assert coded_seconds(0, nothing, 2, Link(1e9, 1e-3), 1e6) == pytest.approx(2 * (0.004 + 0.001))
+
+
 def test_a_phase_is_no_shorter_than_its_longer_part_and_no_longer_than_both():
     for wire, work in [(1.0, 3.0), (3.0, 1.0), (2.0, 2.0), (0.0, 1.0)]:
         assert max(wire, work) <= overlapped(wire, work) <= wire + work
