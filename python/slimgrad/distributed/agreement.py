@@ -45,9 +45,8 @@ def check_agreement(description: dict, group: dist.ProcessGroup, op: str = "regi
             for key in sorted({*described[0], *other})
             if described[0].get(key) != other.get(key)
         ]
-        raise ValueError(
-            f"[{op}] expected the same settings on all ranks, got {'; '.join(differing)}"
-        )
+        got = "; ".join(differing)
+        raise ValueError(f"[{op}] expected the same settings on all ranks, got {got}")
 
 
 def fingerprint(lengths: list[int]) -> int:

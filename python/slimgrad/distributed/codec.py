@@ -33,10 +33,10 @@ class Codec:
     ``sparsity``; survivors are "exact", "bfloat16" or values of ``format``: "float").
     ``coder``: "rans", "huffman", or "none" for codes of exactly as many bits as they have.
     ``model``: where probabilities of uniform codes come from, as in ``encode``.
-    ``rounding``: "stochastic", which is unbiased, in both phases of an exchange. "nearest" is biased
-    and only for ``error_feedback``, which adds what was lost to the next gradient; there it is the
-    default, as what is fed back has to be smaller than the gradient, and the noise of few bits is
-    not.
+    ``rounding``: "stochastic", which is unbiased, in both phases of an exchange. "nearest" is
+    biased, and only for ``error_feedback``, which adds what was lost to the next gradient; there it
+    is the default, as what is fed back has to be smaller than the gradient, and the noise of few
+    bits is not.
     Tensors of fewer than ``min_elements`` values travel as they are.
     """
 

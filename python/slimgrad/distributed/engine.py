@@ -8,8 +8,8 @@ were asked for, which is the same on every rank:
   gather   decode the other shards to where they belong; say that all is well, and hear it
 
 So a frame is on the wire while the next is coded, and one exchange is reduced while the next is
-spread. A receiver in front of the last two takes headers, checks them and lets Gloo receive what
-they announce (its requests cannot be asked whether they are complete, only waited for).
+spread. In front of each stage that receives, a thread asks for messages ahead of time (messages.py
+says why), of this exchange and the next.
 
 Whoever fails tells all others why, in the place of its next header, and every exchange of the group
 fails from then on with the same reason.
@@ -17,11 +17,12 @@ fails from then on with the same reason.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -30,14 +31,28 @@ from .._library import ops
 from ..coding import PayloadError
 from .buffers import Buffers
 from .codec import Codec
-from .messages import DONE, FRAME, STOPPED, ExchangeError, Header, Link, Stopped
+from .messages import (
+    DONE,
+    FRAME,
+    HEADER_BYTES,
+    STOPPED,
+    ExchangeError,
+    Header,
+    Link,
+    Lost,
+    Stopped,
+    header_alone,
+    read_header,
+    write_header,
+)
 from .pieces import Frame, decode_frame, encode_frame, frame_bound
 
 SPREAD, GATHER, FINISH = range(3)
-# How many frames a receiver is ahead of who decodes them.
-_AHEAD = 8
-# How long a rank that stops waits for its last words to be heard.
-_LAST_WORDS = timedelta(seconds=2)
+# How many frames of each peer are asked for before they are needed.
+_AHEAD = 16
+# Seconds that a rank which stops waits for its last words to be heard, and that one which lost
+# another waits to hear why.
+_LAST_WORDS, _FIRST_WORDS = 5.0, 1.5
 
 
 @dataclass(eq=False)
@@ -57,9 +72,6 @@ class Exchange:
     # Coded once and sent to all of these; received from these.
     readers: list[int] = field(default_factory=list)
     incoming: dict[int, list[Frame]] = field(default_factory=dict)
-    # Where a copy of the own values has to go after they were replaced, if anywhere.
-    after: Callable[[], None] | None = None
-
     number: int = 0
     future: torch.futures.Future = field(default_factory=torch.futures.Future)
     spread_done: threading.Event = field(default_factory=threading.Event)
@@ -96,22 +108,17 @@ class Engine:
         self.error: BaseException | None = None
         self._lock = threading.Lock()
         self._running: dict[int, Exchange] = {}
-        stages = (
-            self._spread,
-            self._receive_sums,
-            self._reduce,
-            self._receive_shards,
-            self._gather,
-        )
+        self._errors: list[BaseException] = []
+        self._news = threading.Condition(self._lock)
+        receivers = (self._ask_for_sums, self._ask_for_shards)
+        stages = (self._spread, self._reduce, self._gather, *receivers)
         self._queues = [queue.SimpleQueue() for _ in stages]
         self._sums: queue.Queue = queue.Queue(_AHEAD * max(1, self.world - 1))
         self._shards: queue.Queue = queue.Queue(_AHEAD * max(1, self.world - 1))
         for run, exchanges in zip(stages, self._queues, strict=True):
+            name = f"slimgrad{run.__name__}"
             threading.Thread(
-                target=self._work,
-                args=(run, exchanges),
-                name=f"slimgrad{run.__name__}",
-                daemon=True,
+                target=self._work, args=(run, exchanges), name=name, daemon=True
             ).start()
 
     def submit(self, exchange: Exchange) -> Exchange:
@@ -150,8 +157,8 @@ class Engine:
             for peer in sorted(exchange.outgoing, key=lambda peer: (peer - self.rank) % self.world):
                 frames = exchange.outgoing[peer]
                 if index < len(frames):
-                    coded = self._code(exchange, frames[index], SPREAD, seed)
-                    self._send(exchange, SPREAD, peer, index, frames[index], coded)
+                    message = self._code(exchange, index, frames[index], SPREAD, seed)
+                    self._send(exchange, peer, self.links[SPREAD][peer], message)
         exchange.spread_done.set()
 
     def _reduce(self, exchange: Exchange) -> None:
@@ -160,37 +167,36 @@ class Engine:
             if exchange.summed_from:
                 self._sum(exchange, index, frame)
             if exchange.readers:
-                coded = self._code(exchange, frame, GATHER, seed)
+                message = self._code(exchange, index, frame, GATHER, seed)
                 for peer in exchange.readers:
-                    self._send(exchange, GATHER, peer, index, frame, coded)
+                    self._send(exchange, peer, self.links[GATHER][peer], message)
         exchange.reduce_done.set()
 
     def _gather(self, exchange: Exchange) -> None:
         links = self.links[FINISH]
-        finished = {peer: link.receive_header() for peer, link in links.items()}
+        finished = {peer: self._ask(link, 0) for peer, link in links.items()}
         self._wait_for(exchange.spread_done)  # before what was to be sent is written over
         for index in range(max((len(f) for f in exchange.incoming.values()), default=0)):
             for peer, frames in exchange.incoming.items():
                 if index < len(frames):
-                    body = self._body(self._shards, exchange, peer, index)
                     tensors = [piece.values for piece in frames[index]]
-                    self._decode(exchange, peer, index, frames[index], body, tensors, add=False)
+                    self._decode(exchange, peer, index, frames[index], tensors, add=False)
         self._wait_for(exchange.reduce_done)
         self._finish(exchange, finished)
 
     def _finish(self, exchange: Exchange, finished: dict) -> None:
         """All ranks have all that they need, or none believes it."""
         header = self._header(exchange, DONE)
-        for link in self.links[FINISH].values():
-            exchange.sends += link.send_header(header)
-        for peer, (data, work) in finished.items():
-            self._take_header(exchange, peer, data, work, header, 0)
+        for peer, link in self.links[FINISH].items():
+            self._send(exchange, peer, link, header_alone(header))
+        for peer, (message, work) in finished.items():
+            self._take(peer, message, work, header, 0)
+            self.buffers.give_back(message._base)
         for _, work in exchange.sends:
-            work.wait()
+            with contextlib.suppress(RuntimeError):  # to one that is gone, with all it needed
+                work.wait()
         for buffer in exchange.buffers:
             self.buffers.give_back(buffer)
-        if exchange.after is not None:
-            exchange.after()
         with self._lock:
             self._running.pop(exchange.number, None)
             self.sent_bytes += exchange.sent_bytes
@@ -199,9 +205,9 @@ class Engine:
 
     # ---- coding ------------------------------------------------------------------------------
 
-    def _code(self, exchange: Exchange, frame: Frame, stage: int, seed: int) -> torch.Tensor:
-        """The frame as bytes. What rounding loses goes to the residuals, in units of the sum."""
-        buffer = self.buffers.take(frame_bound(frame, exchange.dtype))
+    def _code(self, exchange, index: int, frame: Frame, stage: int, seed: int) -> torch.Tensor:
+        """The frame as a message. What rounding loses goes to residuals, in units of the sum."""
+        buffer = self.buffers.take(HEADER_BYTES + frame_bound(frame, exchange.dtype))
         exchange.buffers.append(buffer)
         fed_back = [piece for piece in frame if piece.residual is not None]
         for piece in fed_back:
@@ -209,14 +215,15 @@ class Engine:
                 piece.values.add_(piece.residual)
             piece.residual.copy_(piece.values)
         replace = stage == GATHER or bool(fed_back)
-        size = encode_frame(frame, exchange.codec, buffer, seed, replace)
+        size = encode_frame(frame, exchange.codec, buffer[HEADER_BYTES:], seed, replace)
         for piece in fed_back:
             residual = piece.residual.sub_(piece.values)
             if stage == GATHER:
                 residual.mul_(exchange.divide_by)
             # NaN and Inf travel as they are: nothing of them is left to send.
             torch.nan_to_num(residual, nan=0.0, posinf=0.0, neginf=0.0, out=residual)
-        return buffer[:size]
+        header = self._header(exchange, FRAME, index, size, len(frame))
+        return write_header(header, buffer[: HEADER_BYTES + size])
 
     def _sum(self, exchange: Exchange, index: int, frame: Frame) -> None:
         """The sum over ranks, in their order, in float32, becomes the own frame."""
@@ -239,20 +246,27 @@ class Engine:
                 if not in_place:
                     torch._foreach_add_(sums, [value.float() for value in values])
             elif rank in exchange.summed_from:
-                body = self._body(self._sums, exchange, rank, index)
-                self._decode(exchange, rank, index, frame, body, sums, add=True)
+                self._decode(exchange, rank, index, frame, sums, add=True)
         if exchange.divide_by != 1:
             torch._foreach_div_(sums, float(exchange.divide_by))
         if not in_place:
             torch._foreach_copy_(values, sums)
             self.buffers.give_back(scratch)
 
-    def _decode(self, exchange, peer, index, frame, body, tensors, add) -> None:
+    def _decode(
+        self, exchange: Exchange, peer: int, index: int, frame: Frame, tensors, add
+    ) -> None:
+        """The next message of a peer, into tensors or added to them."""
+        message, work = self._asked_for(self._sums if add else self._shards, exchange, peer, index)
+        expected = self._header(exchange, FRAME, index, 0, len(frame))
+        header = self._take(peer, message, work, expected, message.numel() - HEADER_BYTES)
         plain = [piece.plain for piece in frame]
+        body = message[HEADER_BYTES : HEADER_BYTES + header.num_bytes]
         try:
             decode_frame(body, tensors, plain, exchange.codec, exchange.dtype, add)
         except PayloadError as error:
             raise ExchangeError(f"frame {index} from rank {self._name(peer)}: {error}") from error
+        self.buffers.give_back(message._base)
 
     # ---- messages ----------------------------------------------------------------------------
 
@@ -260,54 +274,59 @@ class Engine:
         name, number = (exchange.codec.name, exchange.number) if exchange else ("", 0)
         return Header(what, name, number & 0xFFFFFFFF, frame, num_bytes, num_pieces, text)
 
-    def _send(self, exchange, stage, peer, index, frame, coded) -> None:
-        link = self.links[stage][peer]
-        header = self._header(exchange, FRAME, index, coded.numel(), len(frame))
+    def _send(self, exchange: Exchange, peer: int, link: Link, message: torch.Tensor) -> None:
         try:
-            exchange.sends += link.send_header(header)
-            exchange.sends += link.send_frame(coded)
+            exchange.sends.append((message, link.send(message)))
         except RuntimeError as error:
             raise self._lost(peer, error) from error
-        exchange.sent.append(coded.numel())
+        exchange.sent.append(message.numel())
 
-    def _receive_sums(self, exchange: Exchange) -> None:
-        expected = [
-            (peer, index, frame)
-            for index, frame in enumerate(exchange.own)
-            for peer in exchange.summed_from
-        ]
-        self._receive(exchange, SPREAD, expected, self._sums)
+    def _ask_for_sums(self, exchange: Exchange) -> None:
+        for index, frame in enumerate(exchange.own):
+            for peer in exchange.summed_from:
+                self._ask_for(exchange, SPREAD, peer, index, frame, self._sums)
 
-    def _receive_shards(self, exchange: Exchange) -> None:
-        most = max((len(frames) for frames in exchange.incoming.values()), default=0)
-        expected = [
-            (peer, index, frames[index])
-            for index in range(most)
-            for peer, frames in exchange.incoming.items()
-            if index < len(frames)
-        ]
-        self._receive(exchange, GATHER, expected, self._shards)
+    def _ask_for_shards(self, exchange: Exchange) -> None:
+        for index in range(max((len(f) for f in exchange.incoming.values()), default=0)):
+            for peer, frames in exchange.incoming.items():
+                if index < len(frames):
+                    self._ask_for(exchange, GATHER, peer, index, frames[index], self._shards)
 
-    def _receive(self, exchange, stage, expected, bodies: queue.Queue) -> None:
-        links = self.links[stage]
-        headers = [links[peer].receive_header() for peer, _, _ in expected]
-        for (peer, index, frame), (data, work) in zip(expected, headers, strict=True):
-            wanted = self._header(exchange, FRAME, index, 0, len(frame))
-            most = frame_bound(frame, exchange.dtype)
-            header = self._take_header(exchange, peer, data, work, wanted, most)
-            buffer = self.buffers.take(header.num_bytes)
-            body = buffer[: header.num_bytes]
-            self._put(
-                bodies, (exchange, peer, index, buffer, links[peer].receive_frame(body), body)
-            )
+    def _ask_for(self, exchange, stage, peer, index, frame, asked: queue.Queue) -> None:
+        message, work = self._ask(self.links[stage][peer], frame_bound(frame, exchange.dtype))
+        while True:
+            try:
+                return asked.put((exchange, peer, index, message, work), timeout=1)
+            except queue.Full:
+                self._check()
 
-    def _take_header(self, exchange, peer, data, work, expected, most_bytes) -> Header:
+    def _ask(self, link: Link, most_bytes: int) -> tuple:
+        """For a message with a frame of at most so many bytes."""
+        message = self.buffers.take(HEADER_BYTES + most_bytes)[: HEADER_BYTES + most_bytes]
+        message[:HEADER_BYTES] = 0  # so that an old one is not taken for the new
+        try:
+            return message, link.receive(message)
+        except RuntimeError as error:
+            raise self._lost(link.peer, error) from error
+
+    def _asked_for(self, asked: queue.Queue, exchange, peer, index) -> tuple:
+        while True:
+            try:
+                of, sender, frame, message, work = asked.get(timeout=1)
+                break
+            except queue.Empty:
+                self._check()
+        assert (of, sender, frame) == (exchange, peer, index)
+        return message, work
+
+    def _take(self, peer: int, message, work, expected: Header, most_bytes: int) -> Header:
+        """The header of a message that was asked for, once it is there and as expected."""
         try:
             work.wait()
         except RuntimeError as error:
             raise self._lost(peer, error) from error
         try:
-            header = Header.from_bytes(data.numpy().tobytes())
+            header = read_header(message)
             header.check(expected, most_bytes)
         except Stopped:
             raise
@@ -315,37 +334,14 @@ class Engine:
             raise ExchangeError(f"rank {self._name(peer)} sent {error}") from None
         return header
 
-    def _put(self, bodies: queue.Queue, body: tuple) -> None:
-        while True:
-            try:
-                return bodies.put(body, timeout=1)
-            except queue.Full:
-                self._check()
-
-    def _body(self, bodies: queue.Queue, exchange, peer, index) -> torch.Tensor:
-        while True:
-            try:
-                of, sender, frame, buffer, works, body = bodies.get(timeout=1)
-                break
-            except queue.Empty:
-                self._check()
-        assert (of, sender, frame) == (exchange, peer, index)
-        try:
-            for work in works:
-                work.wait()
-        except RuntimeError as error:
-            raise self._lost(peer, error) from error
-        exchange.buffers.append(buffer)
-        return body
-
     # ---- faults ------------------------------------------------------------------------------
 
     def _name(self, peer: int) -> str:
         """The rank in the whole job, which is what users know."""
         return str(dist.get_global_rank(self.group, peer))
 
-    def _lost(self, peer: int, error: BaseException) -> ExchangeError:
-        return ExchangeError(f"rank {self._name(peer)} is gone or does not answer: {error}")
+    def _lost(self, peer: int, error: BaseException) -> Lost:
+        return Lost(f"rank {self._name(peer)} is gone or does not answer: {error}")
 
     def _check(self) -> None:
         if self.error is not None:
@@ -359,33 +355,49 @@ class Engine:
         return f"an exchange of this group has failed before: {self.error}"
 
     def _fail(self, exchange: Exchange, error: BaseException) -> None:
-        with self._lock:
-            if self.error is not None:
-                return
-            self.error = error
+        """Tells the other ranks, then whoever waits for an exchange."""
+        with self._news:
+            self._errors.append(error)
+            self._news.notify_all()
+            if len(self._errors) > 1:
+                return  # the first one waits for the others, or has told all
+            if isinstance(error, Lost):
+                # Whoever is gone may have stopped for a reason, which others know.
+                self._news.wait_for(lambda: self._known_cause() is not None, _FIRST_WORDS)
+                error = self._known_cause() or error
+            text = str(error) if isinstance(error, Stopped) else f"[{exchange.op}] {error}"
+            self.error = failure = ExchangeError(text)
+            failure.__cause__ = error
             running, self._running = list(self._running.values()), {}
-        text = str(error) if isinstance(error, Stopped) else f"[{exchange.op}] {error}"
-        self.error = failure = ExchangeError(text)
-        failure.__cause__ = error
-        for other in running:
-            other.future.set_exception(failure)
         if not isinstance(error, Stopped):  # whoever said so has told all
             self._say_why(text)
+        for other in running:
+            other.future.set_exception(failure)
+
+    def _known_cause(self) -> BaseException | None:
+        return next((error for error in self._errors if not isinstance(error, Lost)), None)
 
     def _say_why(self, text: str) -> None:
+        """To every peer, in each stream, and gives them a moment to hear it in one."""
         last_words = self._header(None, STOPPED, text=f"rank {dist.get_rank()} stopped: {text}")
-        sent = []
+        heard = {peer: threading.Event() for peer in self.peers}
+
+        def wait_until_heard(peer: int, work) -> None:
+            with contextlib.suppress(RuntimeError):  # gone
+                work.wait()
+            heard[peer].set()
+
         for links in self.links:
-            for link in links.values():
+            for peer, link in links.items():
                 try:
-                    sent += link.send_header(last_words)
+                    work = link.send(header_alone(last_words))
                 except RuntimeError:  # gone
+                    heard[peer].set()
                     continue
-        for _, work in sent:
-            try:
-                work.wait(_LAST_WORDS)
-            except RuntimeError:  # gone, or not listening
-                continue
+                threading.Thread(target=wait_until_heard, args=(peer, work), daemon=True).start()
+        until = time.monotonic() + _LAST_WORDS
+        for event in heard.values():
+            event.wait(max(0.0, until - time.monotonic()))
 
 
 _engines: dict[str, Engine] = {}
@@ -396,9 +408,7 @@ def engine_of(group: dist.ProcessGroup | None) -> Engine:
     """The engine of a group, made when it is first asked for."""
     group = group if group is not None else dist.group.WORLD
     if group is None:
-        raise ValueError(
-            "[distributed] expected a process group, got none: call init_process_group"
-        )
+        raise ValueError("[distributed] expected init_process_group to have been called")
     if not isinstance(group, dist.ProcessGroup):
         raise ValueError("[distributed] expected a group that this rank belongs to, got another")
     with _engines_lock:

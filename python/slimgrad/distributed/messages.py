@@ -1,9 +1,12 @@
-"""The bytes between two ranks: a header of fixed size in front of every frame, and the frame in
-messages of at most 1 MiB.
+"""The bytes between two ranks: messages, each a header of fixed size and a frame.
 
 A header names the codec and the version of this format, says which frame of which exchange follows
 and how long it is, and has a checksum of its own; it is believed only where it says what the
 receiver expects. Instead of a frame it may say that the sender has stopped, and why.
+
+Gloo sends nothing before the receiver has asked for it, and what asks waits behind all that is on
+its way to the sender. So receivers ask long before, for as much as a frame can have at most; Gloo
+delivers what is shorter, and the header says how long it is.
 """
 
 from __future__ import annotations
@@ -19,19 +22,20 @@ MAGIC = b"\x8dSGX"
 VERSION = 1
 # What follows a header: a frame; nothing, as the sender has all it needs; nothing, as it stopped.
 FRAME, DONE, STOPPED = range(3)
-_HEADER = struct.Struct("<4sBB2x16sIIQI424sI")
+_HEADER = struct.Struct("<4sBB2x16sIIQI464sI")
 HEADER_BYTES = _HEADER.size
-_TEXT_BYTES = 424
-# Larger messages do not make Gloo faster; smaller ones cost a wakeup each.
-MESSAGE_BYTES = 1 << 20
-# Tags of messages, which no one else should use in a group: a stream of headers and one of frames
-# for each stage of an exchange.
+_TEXT_BYTES = 464
+# Tags of messages, which no one else should use in a group: one for each stage of an exchange.
 _FIRST_TAG = 0x5347
 
 
 class ExchangeError(RuntimeError):
     """An exchange that did not come to its end, on any rank: a rank is gone, or sent something
     else than was agreed."""
+
+
+class Lost(ExchangeError):
+    """A rank that can no longer be reached."""
 
 
 class Stopped(ExchangeError):
@@ -84,7 +88,7 @@ class Header:
                 raise ExchangeError(f"a header with {field} {got!r}, expected {wanted!r}")
         if self.num_bytes > most_bytes:
             raise ExchangeError(
-                f"a frame of {self.num_bytes} bytes announced, expected at most {most_bytes}"
+                f"a header with {self.num_bytes} bytes announced, expected at most {most_bytes}"
             )
 
 
@@ -93,29 +97,28 @@ def _text(data: bytes) -> str:
 
 
 class Link:
-    """Messages of one stage to and from one rank of a group, each stream in its order."""
+    """Messages of one stage to and from one rank of a group, in their order."""
 
     def __init__(self, group: dist.ProcessGroup, peer: int, stage: int):
-        self.group, self.peer = group, peer
-        self.header_tag = _FIRST_TAG + 2 * stage
-        self.frame_tag = self.header_tag + 1
+        self.group, self.peer, self.tag = group, peer, _FIRST_TAG + stage
 
-    def send_header(self, header: Header) -> list:
-        data = torch.frombuffer(bytearray(header.to_bytes()), dtype=torch.uint8)
-        return [self._send(data, self.header_tag)]
+    def send(self, message: torch.Tensor):
+        return dist.isend(message, group=self.group, group_dst=self.peer, tag=self.tag)
 
-    def send_frame(self, frame: torch.Tensor) -> list:
-        return [self._send(part, self.frame_tag) for part in frame.split(MESSAGE_BYTES)]
+    def receive(self, message: torch.Tensor):
+        return dist.irecv(message, group=self.group, group_src=self.peer, tag=self.tag)
 
-    def receive_header(self) -> tuple:
-        data = torch.empty(HEADER_BYTES, dtype=torch.uint8)
-        return data, self._receive(data, self.header_tag)
 
-    def receive_frame(self, frame: torch.Tensor) -> list:
-        return [self._receive(part, self.frame_tag) for part in frame.split(MESSAGE_BYTES)]
+def write_header(header: Header, message: torch.Tensor) -> torch.Tensor:
+    """In front of the frame that ``message`` has."""
+    data = torch.frombuffer(bytearray(header.to_bytes()), dtype=torch.uint8)
+    message[:HEADER_BYTES] = data
+    return message
 
-    def _send(self, data: torch.Tensor, tag: int):
-        return data, dist.isend(data, group=self.group, group_dst=self.peer, tag=tag)
 
-    def _receive(self, data: torch.Tensor, tag: int):
-        return dist.irecv(data, group=self.group, group_src=self.peer, tag=tag)
+def header_alone(header: Header) -> torch.Tensor:
+    return torch.frombuffer(bytearray(header.to_bytes()), dtype=torch.uint8)
+
+
+def read_header(message: torch.Tensor) -> Header:
+    return Header.from_bytes(message[:HEADER_BYTES].numpy().tobytes())

@@ -11,9 +11,9 @@ from .._library import ops
 from ..coding import checked
 from .codec import Codec, encoded_bound
 
-# Values in a frame, what is coded and sent in one go: 4 MiB of float32, half a MiB and more when
-# coded. So the first bytes leave after a few milliseconds, and what a rank works on stays in cache.
-FRAME_VALUES = 1 << 20
+# Values in a frame, what is coded and sent in one go: 2 MiB of float32, a quarter of a MiB and more
+# when coded. So the first bytes leave after a millisecond, and what a rank works on stays in cache.
+FRAME_VALUES = 1 << 19
 # Where a shard may cut a tensor.
 _CUT = 1024
 

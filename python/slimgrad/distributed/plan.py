@@ -120,13 +120,14 @@ class Plan:
             saved = (state["rank"], state["ranks"])
             if here != saved:
                 raise ValueError(
-                    f"[load_state_dict] expected the state of rank {here[0]} of {here[1]}, got that "
-                    f"of rank {saved[0]} of {saved[1]}; state_dict() without own fits any number"
+                    f"[load_state_dict] expected the state of rank {here[0]} of {here[1]}, got "
+                    f"that of rank {saved[0]} of {saved[1]}; state_dict() without own fits any"
                 )
         unknown = sorted(set(state["residuals"]) - set(self.keys))
         if unknown:
             raise ValueError(
-                f"[load_state_dict] expected residuals of this model's parameters, got {unknown[0]!r}"
+                "[load_state_dict] expected residuals of this model's parameters, got "
+                f"{unknown[0]!r}"
             )
         self.step = int(state["step"])
         self.residuals = {

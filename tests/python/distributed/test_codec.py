@@ -1,0 +1,66 @@
+"""What a Codec says, and what it refuses."""
+
+import pytest
+
+import slimgrad as sg
+from slimgrad.distributed import CODECS, Codec
+
+
+def test_every_name_parses_to_itself():
+    for name in CODECS:
+        assert Codec.parse(name).name == name
+    assert {"lossless", "fp8", "fp6", "fp4", "uniform8", "uniform2", "packed8", "packed4"} <= {
+        *CODECS
+    }
+
+
+def test_names_of_floats_are_the_best_splits_for_gradients():
+    for bits in (8, 6, 4):
+        assert Codec.parse(f"fp{bits}").format == str(sg.best_format(bits, (1, 5)))
+
+
+def test_packed_is_uniform_without_a_coder():
+    packed = Codec.parse("packed5")
+    assert (packed.kind, packed.bits, packed.coder) == ("uniform", 5, "none")
+
+
+def test_rounding_is_unbiased_unless_what_it_loses_is_fed_back():
+    assert all(Codec.parse(name).rounding == "stochastic" for name in CODECS)
+    assert Codec.parse("uniform4", error_feedback=True).rounding == "nearest"
+    explicit = Codec.parse("uniform4", error_feedback=True, rounding="stochastic")
+    assert explicit.rounding == "stochastic"
+    with pytest.raises(ValueError, match=r"expected error_feedback=True with rounding='nearest'"):
+        Codec.parse("uniform4", rounding="nearest")
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"kind": "zip"}, r"\[Codec\] expected kind to be one of lossless, .* got 'zip'"),
+        ({"bits": 9}, r"expected 2 to 8 bits, got 9"),
+        ({"format": "1-9-9"}, r"\[FloatFormat\] expected"),
+        ({"coder": "zip"}, r"expected coder to be one of rans, huffman, none, got 'zip'"),
+        ({"model": "cauchy"}, r"expected model to be one of counted, .* got 'cauchy'"),
+        ({"kind": "float", "model": "gennorm"}, r"expected model counted for all kinds but"),
+        ({"kind": "lossless", "coder": "none"}, r"expected a coder for all but uniform and float"),
+        ({"coder": "none", "model": "gennorm"}, r"expected a coder for all but"),
+        ({"survivors": "all"}, r"expected survivors to be one of"),
+        ({"sparsity": 1.0}, r"expected sparsity in \[0, 1\), got 1.0"),
+        ({"block_log2": 30}, r"expected block_log2 from 12 to 20, got 30"),
+        ({"rounding": "up"}, r"\[Codec\] expected rounding to be one of"),
+        ({"kind": "pruned", "error_feedback": True}, r"expected error_feedback=False with pruning"),
+        ({"seed": 0.5}, r"expected seed to be a whole number, got 0.5"),
+        ({"min_elements": -1}, r"expected min_elements to be a whole number of at least 0, got -1"),
+    ],
+)
+def test_refusals_say_what_was_expected(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Codec(**settings)
+
+
+def test_unknown_names_are_refused_with_the_known():
+    for name in ("uniform9", "packed3", "int8", ""):
+        with pytest.raises(ValueError, match=r"\[Codec\] expected one of lossless, fp8,"):
+            Codec.parse(name)
+    with pytest.raises(TypeError, match=r"expected a Codec or one of .* got int"):
+        sg.distributed.codec.as_codec(8)

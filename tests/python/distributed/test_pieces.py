@@ -1,0 +1,228 @@
+"""Several pieces of tensors as bytes, and back: the ops, and how tensors are cut."""
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import slimgrad as sg
+from slimgrad.distributed import CODECS, Codec
+from slimgrad.distributed.pieces import (
+    FRAME_VALUES,
+    Piece,
+    decode_frame,
+    encode_frame,
+    frame_bound,
+    frames_between,
+    shard_bounds,
+)
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def gradient(num_values, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    spread = torch.exp(torch.randn(num_values, generator=generator))
+    return (1e-2 * spread * torch.randn(num_values, generator=generator)).to(dtype)
+
+
+def coded(values, codec, plain=False, seed=3, replace=False):
+    """(what the pieces are then, their bytes)"""
+    frame = [Piece(x.clone(), plain, key) for key, x in enumerate(values)]
+    out = torch.empty(frame_bound(frame, values[0].dtype), dtype=torch.uint8)
+    size = encode_frame(frame, codec, out, seed, replace)
+    return [piece.values for piece in frame], out[:size].clone()
+
+
+def decoded(payload, values, codec, plain=False):
+    back = [torch.empty_like(x) for x in values]
+    decode_frame(payload, back, [plain] * len(back), codec, values[0].dtype)
+    return back
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_three_ways_to_the_same_values(name, dtype):
+    codec, values = Codec.parse(name), [gradient(70_000, 1, dtype), gradient(5_000, 2, dtype)]
+    replaced, payload = coded(values, codec, replace=True)
+    back = decoded(payload, values, codec)
+    assert all(map(torch.equal, back, replaced))
+    sums = [torch.full(x.shape, 0.25) for x in values]
+    decode_frame(payload, sums, [False, False], codec, dtype, add=True)
+    assert all(torch.equal(s, 0.25 + x.float()) for s, x in zip(sums, back, strict=True))
+    if name == "lossless":
+        assert all(map(torch.equal, back, values))
+
+
+def test_uniform_codes_against_torch():
+    """Every value is one of the two levels around it, and each level as often as it should be."""
+    x = gradient(200_000)
+    (back,) = decoded(coded([x], Codec.parse("packed6"))[1], [x], Codec.parse("packed6"))
+    step = float(x.abs().max()) / 31
+    level, below = back.double() / step, torch.floor(x.double() / step)
+    assert ((level - below).round().clamp(0, 1) - (level - below)).abs().max() < 1e-4
+    # The mean error of n values, each with a variance of at most step^2 / 4: four standard errors.
+    assert abs(float((back.double() - x.double()).mean())) < 4 * step / 2 / x.numel() ** 0.5
+
+
+def test_packed_codes_take_as_many_bits_as_they_have():
+    x = gradient(1 << 18)
+    for bits in range(4, 9):
+        payload = coded([x], Codec.parse(f"packed{bits}"))[1]
+        assert x.numel() * bits // 8 < payload.numel() < x.numel() * bits // 8 + 80
+
+
+def test_draws_differ_by_seed_and_key_and_repeat():
+    x, codec = gradient(20_000), Codec.parse("uniform4")
+    first, same, other = (coded([x, x], codec, seed=seed)[1] for seed in (1, 1, 2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+    back = decoded(first, [x, x], codec)
+    assert not torch.equal(*back)
+
+
+@pytest.mark.parametrize("name", [name for name in CODECS if name != "pruned"])
+def test_nonfinite_values_arrive(name):
+    x, codec = gradient(20_000), Codec.parse(name)
+    x[7], x[8], x[9] = float("nan"), float("inf"), float("-inf")
+    replaced, payload = coded([x, gradient(5000)], codec, replace=True)
+    back = decoded(payload, [x, x[:5000]], codec)[0]
+    assert torch.equal(back.view(torch.int32), x.view(torch.int32))
+    assert torch.equal(replaced[0].view(torch.int32), x.view(torch.int32))
+
+
+def test_plain_pieces_travel_as_they_are():
+    x = gradient(3000)
+    payload = coded([x], Codec.parse("uniform2"), plain=True)[1]
+    assert torch.equal(decoded(payload, [x], Codec.parse("uniform2"), plain=True)[0], x)
+    with pytest.raises(sg.PayloadError, match=r"piece 0: expected raw .* got uniform 2 bits"):
+        decoded(coded([x], Codec.parse("uniform2"))[1], [x], Codec.parse("uniform2"), plain=True)
+
+
+def test_what_is_not_as_agreed_is_refused():
+    x, codec = gradient(5000), Codec.parse("uniform4")
+    payload = coded([x], codec)[1]
+    cases = {
+        r"expected uniform 5 bits .* got uniform 4 bits": ([x], Codec.parse("uniform5")),
+        r"expected float 1-5-2 .* got uniform": ([x], Codec.parse("fp8")),
+        r"of float32 \[4999\], got uniform 4 bits of float32 \[5000\]": ([x[1:]], codec),
+        r"of bfloat16 \[5000\], got .* of float32": ([x.bfloat16()], codec),
+        r"expected 2 pieces, got 1": ([x, x], codec),
+    }
+    for message, (values, expected) in cases.items():
+        with pytest.raises(sg.PayloadError, match=message):
+            decoded(payload, values, expected)
+
+
+def test_damage_is_found_wherever_it_is():
+    x, codec = gradient(5000), Codec.parse("uniform4")
+    payload = coded([x, x], codec)[1]
+    sums = [torch.zeros(5000), torch.zeros(5000)]
+    generator = torch.Generator().manual_seed(1)
+    places = torch.randint(payload.numel(), (200,), generator=generator).tolist()
+    for place in [*range(12), *places]:
+        damaged = payload.clone()
+        damaged[place] ^= 1 << (place % 8)
+        with pytest.raises(sg.PayloadError):
+            decode_frame(damaged, sums, [False, False], codec, torch.float32, add=True)
+    for cut in (0, 3, 8, payload.numel() - 1):
+        with pytest.raises(sg.PayloadError):
+            decoded(payload[:cut].clone(), [x, x], codec)
+    with pytest.raises(sg.PayloadError, match=r"expected nothing behind the last piece"):
+        decoded(torch.cat([payload, payload[:1]]), [x, x], codec)
+
+
+def test_misuse_is_refused():
+    x, codec = gradient(5000), Codec.parse("uniform4")
+    room = torch.empty(1 << 20, dtype=torch.uint8)
+    for frame, out, message in [
+        ([Piece(x.view(2, -1), False, 0)], room, r"expected contiguous pieces of one dimension"),
+        ([Piece(x[::2], False, 0)], room, r"not contiguous"),
+        ([Piece(x.double(), False, 0)], room, r"expected pieces of type float32, bfloat16 or"),
+        ([Piece(x, False, 0), Piece(x.half(), False, 0)], room, r"expected pieces of one type"),
+        ([Piece(x, False, 0)], room[:2], r"expected room for the sizes"),
+        ([Piece(x, False, 0)], room[:50], r"expected room for the payload"),
+        ([Piece(x, True, 0)], room[:50], r"expected room for the values"),
+        ([Piece(x, False, 0)], room.view(2, -1), r"expected bytes as a contiguous uint8"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            encode_frame(frame, codec, out)
+    payload = coded([x], codec)[1]
+    with pytest.raises(ValueError, match=r"expected sums of type float32"):
+        decode_frame(payload, [x.half()], [False], codec, torch.float32, add=True)
+    with pytest.raises(ValueError, match=r"expected plain to say of every piece"):
+        decode_frame(payload, [x], [], codec, torch.float32)
+    with pytest.raises(ValueError, match=r"does not require a gradient"):
+        encode_frame([Piece(x.clone().requires_grad_(), False, 0)], codec, room)
+
+
+def test_ops_are_registered_as_torch_wants():
+    x, out = gradient(5000), torch.empty(1 << 16, dtype=torch.uint8)
+    encode = ([x.clone()], [False], [0], "uniform", 4, 4, 3, "exact", "rans", "counted", "nearest")
+    torch.library.opcheck(torch.ops.slimgrad.encode_pieces.default, (*encode, 18, 0, False, out))
+    payload = coded([x], Codec.parse("uniform4"))[1]
+    torch.library.opcheck(
+        torch.ops.slimgrad.decode_pieces.default,
+        (payload, [x.clone()], [False], torch.float32, "uniform", 4, 5, 2, True),
+    )
+
+
+def test_python_runs_while_pieces_are_coded():
+    """The ops let go of the interpreter's lock: another thread counts meanwhile."""
+    x, codec, counted, stop = gradient(1 << 22), Codec.parse("uniform8"), [0], threading.Event()
+
+    def count():
+        while not stop.is_set():
+            counted[0] += 1
+
+    frame = [Piece(x, False, 0)]
+    out = torch.empty(frame_bound(frame, x.dtype), dtype=torch.uint8)
+    thread = threading.Thread(target=count)
+    thread.start()
+    before = counted[0]
+    size = encode_frame(frame, codec, out)
+    during_encoding = counted[0] - before
+    before = counted[0]
+    decode_frame(out[:size], [x], [False], codec, torch.float32)
+    during_decoding = counted[0] - before
+    stop.set()
+    thread.join()
+    assert during_encoding > 1000
+    assert during_decoding > 1000
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=st.lists(st.integers(1, 40_000), max_size=8),
+    shards=st.integers(1, 5),
+    smallest=st.sampled_from([0, 100, 4096]),
+)
+def test_shards_cover_everything_once(lengths, shards, smallest):
+    tensors = [torch.full((n,), float(i)) for i, n in enumerate(lengths)]
+    for x in tensors:
+        x += torch.arange(x.numel()) / 65536
+    codec = Codec(min_elements=smallest)
+    ends = shard_bounds(lengths, shards, smallest)
+    assert len(ends) == shards
+    pieces = []
+    for begin, end in zip([(0, 0), *ends[:-1]], ends, strict=True):
+        for frame in frames_between(tensors, list(range(len(tensors))), begin, end, codec):
+            assert 0 < sum(p.values.numel() for p in frame) <= FRAME_VALUES
+            pieces += frame
+    assert len({piece.key for piece in pieces}) == len(pieces)
+    if tensors:
+        assert torch.equal(torch.cat([p.values for p in pieces]), torch.cat(tensors))
+    for piece in pieces:
+        index, first = piece.key >> 40, piece.key & ((1 << 40) - 1)
+        assert float(piece.values[0]) == float(tensors[index][first])
+        assert piece.plain == (lengths[index] < smallest)
+        if piece.plain:
+            assert piece.values.numel() == lengths[index]
+
+
+def test_large_tensors_are_cut_into_frames():
+    x = torch.zeros(3 * FRAME_VALUES + 5)
+    frames = frames_between([x, x[:10]], [0, 1], (0, 0), (2, 0), Codec())
+    assert [[p.values.numel() for p in f] for f in frames] == [[FRAME_VALUES]] * 3 + [[5, 10]]
