@@ -95,7 +95,8 @@ def encode(
     ``scale`` None gives the largest magnitude the largest code; ``threshold`` None is the smallest
     magnitude but zero, which is the threshold of whatever was pruned. ``rounding`` "stochastic" is
     unbiased. ``model``: where the probabilities of uniform codes come from, counted in every block,
-    or a law fitted to ``x``: "gennorm", "laplace", "normal". ``coder``: "rans" or "huffman".
+    or a law fitted to ``x``: "gennorm", "laplace", "normal". ``coder``: "rans", "huffman", or
+    "none" for uniform and float codes of exactly as many bits as they have.
 
     A tensor that this would not make smaller is stored as it is; a payload is never more than 64
     bytes longer than ``x``. NaN and Inf raise, with their number, where they have no code.

@@ -20,6 +20,7 @@ def run(*command, **options):
 def test_no_example_is_forgotten():
     assert {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"} == {
         "analyse_gradients.py",
+        "distributed_ddp.py",
         "huggingface.py",
         "cpp",
     }
@@ -29,6 +30,21 @@ def test_analyse_gradients(tmp_path):
     out = run(sys.executable, EXAMPLES / "analyse_gradients.py", "--images", 4, cwd=tmp_path)
     assert "1-4-1" in out
     assert out.count("Conv2d") == 3
+
+
+@pytest.mark.parametrize(
+    "options", [["--codec", "uniform8"], ["--codec", "fp4", "--error-feedback"]]
+)
+def test_distributed_ddp(options, tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    out = run(
+        *(*launch, EXAMPLES / "distributed_ddp.py", "--steps", 6, *options),
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    assert "ranks with the same weights: 2 of 2" in out
+    assert float(re.search(r"([0-9.]+) bits a gradient", out)[1]) < 9
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 
 from .._library import ops
+from .._seeds import fresh_seed
 from ..coding import PayloadError
 from .buffers import Buffers
 from .codec import Codec
@@ -85,7 +86,7 @@ class Exchange:
         return sum(self.sent)
 
     def seed(self, rank: int, stage: int) -> int:
-        seed = self.codec.seed
+        seed = fresh_seed(self.codec.seed)
         for number in (self.step, rank, stage):
             seed = ops.layer_seed(seed, number)
         return seed
@@ -95,6 +96,7 @@ class Engine:
     """The stages of one group."""
 
     def __init__(self, group: dist.ProcessGroup):
+        _check_backend(group)
         self.group = group
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self.peers = [rank for rank in range(self.world) if rank != self.rank]
@@ -151,10 +153,10 @@ class Engine:
 
     def _spread(self, exchange: Exchange) -> None:
         seed = exchange.seed(self.rank, SPREAD)
-        most = max((len(frames) for frames in exchange.outgoing.values()), default=0)
-        for index in range(most):
-            # Each rank begins with the one after it, so that not all send to the same.
-            for peer in sorted(exchange.outgoing, key=lambda peer: (peer - self.rank) % self.world):
+        # Each rank begins with the one after it, so that not all send to the same.
+        peers = sorted(exchange.outgoing, key=lambda peer: (peer - self.rank) % self.world)
+        for index in range(_most_frames(exchange.outgoing)):
+            for peer in peers:
                 frames = exchange.outgoing[peer]
                 if index < len(frames):
                     message = self._code(exchange, index, frames[index], SPREAD, seed)
@@ -176,7 +178,7 @@ class Engine:
         links = self.links[FINISH]
         finished = {peer: self._ask(link, 0) for peer, link in links.items()}
         self._wait_for(exchange.spread_done)  # before what was to be sent is written over
-        for index in range(max((len(f) for f in exchange.incoming.values()), default=0)):
+        for index in range(_most_frames(exchange.incoming)):
             for peer, frames in exchange.incoming.items():
                 if index < len(frames):
                     tensors = [piece.values for piece in frames[index]]
@@ -287,7 +289,7 @@ class Engine:
                 self._ask_for(exchange, SPREAD, peer, index, frame, self._sums)
 
     def _ask_for_shards(self, exchange: Exchange) -> None:
-        for index in range(max((len(f) for f in exchange.incoming.values()), default=0)):
+        for index in range(_most_frames(exchange.incoming)):
             for peer, frames in exchange.incoming.items():
                 if index < len(frames):
                     self._ask_for(exchange, GATHER, peer, index, frames[index], self._shards)
@@ -398,6 +400,23 @@ class Engine:
         until = time.monotonic() + _LAST_WORDS
         for event in heard.values():
             event.wait(max(0.0, until - time.monotonic()))
+
+
+def _most_frames(shards: dict[int, list[Frame]]) -> int:
+    return max(map(len, shards.values()), default=0)
+
+
+def _check_backend(group: dist.ProcessGroup) -> None:
+    """Gloo takes messages that are shorter than what was asked for; others may not."""
+    try:
+        name = group._get_backend(torch.device("cpu")).name()
+    except RuntimeError:
+        name = "none"
+    if name != "gloo":
+        raise ValueError(
+            f"[distributed] expected a group with Gloo for tensors on the CPU, got {name}: "
+            "init_process_group('cpu:gloo,cuda:nccl'), or new_group(backend='gloo') beside it"
+        )
 
 
 _engines: dict[str, Engine] = {}

@@ -45,7 +45,6 @@ class CodedReduceScatter(ReduceScatter):
     def __init__(self, plan: Plan, parameters):
         self.plan, self.parameters = plan, parameters
         self.calls = 0
-        self.names: list[str] | None = None
 
     def allocate(self, size, *, dtype, device):
         return torch.empty(*size, dtype=dtype, device=device)
@@ -63,9 +62,15 @@ class CodedReduceScatter(ReduceScatter):
             )
         rows = input_tensor.view(world, -1)
         lengths = self._lengths(rows.size(1), world)
-        names = self._parameter_names(len(lengths))
+        names = [parameter._param_fqn or "" for parameter in self.parameters.fsdp_params]
+        all_there = len(names) == len(lengths)
         residuals = None
         if codec.error_feedback:
+            if not all_there:
+                raise ValueError(
+                    "[reduce_scatter] expected gradients of all parameters of a module with error "
+                    f"feedback, got fewer: those of {', '.join(names)} are not all used"
+                )
             residuals = self._residuals(rows, lengths, names, codec)
         handle = reduce_scatter(
             list(output_tensor.split(lengths)),
@@ -76,7 +81,7 @@ class CodedReduceScatter(ReduceScatter):
             step=step,
             divide_by=divide_by,
             residuals=residuals,
-            keys=[plan.keys.get(name, 0) for name in names],
+            keys=[plan.keys.get(name, 0) for name in names] if all_there else None,
         )
         handle.wait()
         plan.sent_bytes += handle.sent_bytes
@@ -92,10 +97,6 @@ class CodedReduceScatter(ReduceScatter):
             rows = -(-size[0] // world) if len(size) > 0 else 1
             lengths.append(rows * size[1:].numel() if len(size) > 0 else 1)
         return lengths if sum(lengths) == row else [row]
-
-    def _parameter_names(self, count: int) -> list[str]:
-        names = [parameter._param_fqn or "" for parameter in self.parameters.fsdp_params]
-        return names if len(names) == count else ["+".join(names)]
 
     def _residuals(self, rows, lengths, names, codec) -> list[list[torch.Tensor | None]]:
         """Of each rank's part of each parameter. What a parameter lost lies in one tensor, row by

@@ -92,8 +92,12 @@ class Plan:
         """What rounding this parameter's gradients has lost: made when first needed."""
         if not codec.error_feedback or codec.is_exact or size < codec.min_elements:
             return None
-        if name not in self.residuals or self.residuals[name].numel() != size:
+        known = self.residuals.get(name)
+        if known is None or known.numel() != size:
             self.residuals[name] = torch.zeros(size, dtype=torch.float32)
+            if known is not None:  # FSDP pads at the end, as the number of ranks asks
+                common = min(size, known.numel())
+                self.residuals[name][:common] = known[:common]
         return self.residuals[name]
 
     def residual_bytes(self) -> int:

@@ -80,6 +80,16 @@ std::vector<float> as_floats(std::span<const T> values) {
   return floats;
 }
 
+// Every stride-th value. The stride is odd, so that it meets every channel of a tensor whose
+// channels are a power of two.
+template <typename T>
+std::vector<T> spread_sample(std::span<const T> values, std::size_t size) {
+  const std::size_t stride = (values.size() / size) | 1;
+  std::vector<T> sample;
+  for (std::size_t i = 0; i < values.size(); i += stride) sample.push_back(values[i]);
+  return sample;
+}
+
 // The law's shape and scale in the form exp(-(|x| / scale)^shape). False if there is nothing to
 // fit, or no fit: all magnitudes equal.
 template <typename T>
@@ -111,8 +121,11 @@ void plan_uniform(std::span<const T> values, const EncodeOptions& options,
   info.bits = options.bits;
   info.scale = scale_of(options, range, half_of(options.bits));
   info.model = options.model;
-  if (info.model != TableModel::kCounted && !fit_model(values, info))
-    info.model = TableModel::kCounted;
+  if (info.model == TableModel::kCounted) return;
+  const bool sampled = options.fit_sample > 0 && values.size() >= 2 * options.fit_sample;
+  const bool fits = sampled ? fit_model<T>(spread_sample(values, options.fit_sample), info)
+                            : fit_model(values, info);
+  if (!fits) info.model = TableModel::kCounted;
 }
 
 void plan_float(const EncodeOptions& options, const MagnitudeRange& range, PayloadInfo& info) {

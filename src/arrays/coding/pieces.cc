@@ -91,8 +91,7 @@ std::vector<std::span<const std::uint8_t>> read_piece_table(std::span<const std:
     rest = rest.subspan(size);
   }
   if (!rest.empty())
-    refuse("expected nothing behind the last piece, got " + std::to_string(rest.size()) +
-           " bytes");
+    refuse("expected nothing behind the last piece, got " + std::to_string(rest.size()) + " bytes");
   return payloads;
 }
 

@@ -264,9 +264,7 @@ void uniform_symbols_stochastic(std::span<const T> values, float step, int half,
 void uniform_values(std::span<const std::uint8_t> symbols, float step, int half,
                     float* values) noexcept {
   const std::size_t done =
-      use_scalar()
-          ? 0
-          : HWY_DYNAMIC_DISPATCH(uniform::restore_values)(symbols, step, half, values);
+      use_scalar() ? 0 : HWY_DYNAMIC_DISPATCH(uniform::restore_values)(symbols, step, half, values);
   uniform::restore_scalar<false>(symbols.subspan(done), step, half, values + done);
 }
 

@@ -29,9 +29,8 @@ DType check_pieces(const char* op, at::TensorList pieces, std::size_t num_plain)
   check(num_plain == pieces.size(), op, "plain to say of every piece whether it is", num_plain,
         " for ", pieces.size(), " pieces");
   for (const at::Tensor& piece : pieces) {
-    check(piece.dim() == 1 && piece.is_contiguous(), op,
-          "contiguous pieces of one dimension", piece.dim(), " dimensions",
-          piece.is_contiguous() ? "" : ", not contiguous");
+    check(piece.dim() == 1 && piece.is_contiguous(), op, "contiguous pieces of one dimension",
+          piece.dim(), " dimensions", piece.is_contiguous() ? "" : ", not contiguous");
     check(is_float_dtype(piece.scalar_type()), op, "pieces of type float32, bfloat16 or float16",
           c10::toString(piece.scalar_type()));
     check(piece.scalar_type() == pieces[0].scalar_type(), op, "pieces of one type",
@@ -83,6 +82,7 @@ at::Tensor encode_pieces_cpu(at::TensorList pieces, c10::List<bool> plain, at::I
   options.rounding = quantizer.rounding;
   options.survivors = parse_survivors(survivors);
   options.block_log2 = static_cast<int>(std::clamp<std::int64_t>(block_log2, -1, 99));
+  options.fit_sample = 8192;
   options.exact_if_nonfinite = true;
   options.replace = replace;
   const std::span<std::uint8_t> room = mutable_elements<std::uint8_t>(out);
@@ -93,8 +93,8 @@ at::Tensor encode_pieces_cpu(at::TensorList pieces, c10::List<bool> plain, at::I
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const TensorView view = flat_view(dtype, pieces[i].numel(), pieces[i].const_data_ptr());
     const std::span<std::uint8_t> left = room.subspan(end);
-    const std::span<std::uint8_t> part =
-        left.first(static_cast<std::size_t>(std::min<std::uint64_t>(left.size(), piece_bound(view))));
+    const std::span<std::uint8_t> part = left.first(
+        static_cast<std::size_t>(std::min<std::uint64_t>(left.size(), piece_bound(view))));
     if (plain[i]) {
       sizes.push_back(store_raw(view, part));
     } else {

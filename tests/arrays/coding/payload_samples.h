@@ -97,6 +97,7 @@ inline std::vector<NamedPayload> payloads_of_every_kind(std::size_t n) {
   add("uniform-gennorm", floats, {.kind = kUniform, .model = TableModel::kGennorm});
   add("uniform-laplace-huffman", floats,
       {.kind = kUniform, .coder = EntropyCoder::kHuffman, .model = TableModel::kLaplace});
+  add("uniform-packed", floats, {.kind = kUniform, .coder = EntropyCoder::kNone, .bits = 5});
   add("float-1-4-3", floats, {.kind = kFloat});
   add("float-1-5-0-bfloat16", view(halves, DType::kBFloat16),
       {.kind = kFloat, .format = FloatFormat(5, 0)});

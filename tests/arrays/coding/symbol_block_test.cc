@@ -42,6 +42,39 @@ TEST(SymbolBlock, GradientCodesOfAllKinds) {
         expect_round_trip(gennorm_codes(shape, n, pruned));
 }
 
+TEST(SymbolBlock, PackedSymbolsTakeAsManyBitsAsTheyHave) {
+  for (int bits = 2; bits <= 8; ++bits)
+    for (const std::size_t n : {0u, 1u, 2u, 7u, 8u, 9u, 1000u, 70001u}) {
+      std::mt19937_64 random(n);
+      Bytes symbols(n);
+      for (std::uint8_t& symbol : symbols)
+        symbol = static_cast<std::uint8_t>(random() & ((1u << bits) - 1));
+      BlockEncoder encoder(EntropyCoder::kNone, nullptr, bits);
+      const auto span = encoder.encode(symbols);
+      const Bytes block(span.begin(), span.end());
+      EXPECT_LE(block.size(), n + 1);
+      if (n >= 1000) EXPECT_LE(block.size(), n * static_cast<std::size_t>(bits) / 8 + 3);
+      Bytes back(n);
+      EXPECT_EQ(BlockDecoder().decode(block, back), DecodeStatus::kOk);
+      EXPECT_EQ(back, symbols);
+    }
+}
+
+TEST(SymbolBlock, PackedBlocksThatNoneWrites) {
+  const Bytes good = {5, 3, 0x88, 0x06, 0x00};  // 0, 1, 2, 3, 0, 0 and 6 bits of padding
+  Bytes symbols(6);
+  ASSERT_EQ(BlockDecoder().decode(good, symbols), DecodeStatus::kOk);
+  EXPECT_EQ(symbols, (Bytes{0, 1, 2, 3, 0, 0}));
+  const auto status = [&](const Bytes& bytes) { return BlockDecoder().decode(bytes, symbols); };
+  EXPECT_EQ(status({5}), DecodeStatus::kTruncated);
+  EXPECT_EQ(status({5, 3, 0x88, 0x06}), DecodeStatus::kTruncated);
+  EXPECT_EQ(status({5, 3, 0x88, 0x06, 0x00, 0x00}), DecodeStatus::kTrailingBytes);
+  EXPECT_EQ(status({5, 3, 0x88, 0x06, 0x04}), DecodeStatus::kBadFinalState);  // padding
+  EXPECT_EQ(status({5, 1, 0x88}), DecodeStatus::kBadTable);
+  EXPECT_EQ(status({5, 8, 1, 2, 3, 4, 5, 6}), DecodeStatus::kBadTable);
+  EXPECT_EQ(status({5 + 16, 3, 0x88, 0x06, 0x00}), DecodeStatus::kBadMethod);
+}
+
 TEST(SymbolBlock, SizesNearTheEntropy) {
   for (const std::size_t n : {std::size_t{128} * 1024, kDefaultBlockSymbols})
     for (const double shape : {0.4, 0.7, 1.0, 2.0}) {
