@@ -72,13 +72,20 @@ def _ours(name: str) -> Callable:
     def make(model):
         import slimgrad as sg
 
-        kind, _, law = name.partition(" ")
+        kind, _, more = name.partition(" ")
+        settings = {"": {}, "feedback": {"error_feedback": True}}.get(more, {"model": more})
         model = _ddp(model)
-        codec = sg.distributed.Codec.parse(kind, **({"model": law} if law else {}))
+        codec = sg.distributed.Codec.parse(kind, **settings)
         sg.distributed.register(model, codec)
         return model
 
     return make
+
+
+def exchange(name: str) -> Callable:
+    """What makes a model one whose gradients travel so: a rival, or ours, "uniform8", with a fitted
+    law as "uniform8 gennorm", with error feedback as "uniform8 feedback"."""
+    return RIVALS.get(name) or _ours(name)
 
 
 def exchanges() -> dict[str, Callable]:

@@ -96,14 +96,23 @@ def test_missed_bars_are_named_in_bold():
     assert [line.split(" | ")[-1] for line in lines] == ["met |", "**missed** |", "met |"]
 
 
-def test_a_difference_beyond_two_standard_errors_is_no_noise():
+def test_a_difference_beyond_what_another_seed_does_is_no_noise():
     def row(name, *losses):
         return {"model": "m", "name": name, "losses": list(losses)}
 
-    rows = [row("float32", 1.0, 1.1, 1.2), row("fp16 hook", 1.01, 1.09, 1.2)]
-    rows += [row("same", 1.02, 1.09, 1.19), row("bad", 1.5, 1.61, 1.69)]
-    found = {row["name"]: row["verdict"] for row in verdicts(rows)}
-    assert found == {"same": "equal", "bad": "worse"}
+    rows = [row("float32", 1.0, 1.1, 1.2), row("better", 0.5, 0.6, 0.7)]
+    rows += [row("same", 1.06, 1.14, 1.29), row("bad", 1.5, 1.61, 1.69)]
+    found = {row["name"]: row for row in verdicts(rows)}
+    assert {name: row["equal"] for name, row in found.items()} == {
+        "better": True,
+        "same": True,
+        "bad": False,
+    }
+    assert [name for name, row in found.items() if row["seen"]] == ["same", "bad"]
+    assert found["bad"]["noise"] == pytest.approx(0.1)  # of 1, 1.1, 1.2
+    # Differences 0.06, 0.04, 0.09: mean 0.0633, deviation 0.0252, over the root of 3 0.0145.
+    assert found["same"]["difference"] == pytest.approx(0.0633, abs=1e-4)
+    assert found["same"]["error"] == pytest.approx(0.0145, abs=1e-4)
 
 
 def test_a_preset_gradient_survives_its_reduction():
