@@ -32,7 +32,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from bench.distributed_codecs import exchange
-from bench.fewbit_convergence import generated_text, text_task
+from bench.fewbit_convergence import generated_text, pattern_batches, text_task
 from bench.timing import commit
 
 NAMES = ["float32", "fp16 hook", "fp8", "fp6", "fp4", "uniform8", "uniform4", "uniform2", "pruned"]
@@ -43,17 +43,7 @@ def demo_task(seed: int):
     """The network of `make demo`, on ten noisy patterns that move about."""
     patterns = torch.randn(10, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     patterns = nn.functional.avg_pool2d(patterns, 3, 1, 1)
-    generator = torch.Generator().manual_seed(seed)
-
-    def batch():
-        labels = torch.randint(10, (32,), generator=generator)
-        shift = torch.randint(-4, 5, (2,), generator=generator).tolist()
-        images = patterns[labels].roll(shift, (2, 3))
-        return images + 0.7 * torch.randn(images.shape, generator=generator), labels
-
-    def loss(model, images, labels):
-        return nn.functional.cross_entropy(model(images), labels)
-
+    batch, loss = pattern_batches(patterns, seed, 32, 4, 0.7)
     layers: list[nn.Module] = []
     sizes = [(3, 24, 5, 2), (24, 48, 3, 1), (48, 64, 3, 2), (64, 96, 3, 1), (96, 128, 3, 2)]
     for inputs, outputs, taps, stride in sizes:
