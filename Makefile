@@ -1,6 +1,6 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
 .PHONY: help demo test test-cpp test-python test-clients build wheel test-wheel check-torch-builds \
-        check-clang check-arm64 bench results lint format asan asan-torch tsan-torch fuzz setup setup-build clean
+        check-clang check-arm64 bench bench-distributed results lint format asan asan-torch tsan-torch fuzz setup setup-build clean
 .DEFAULT_GOAL := build
 
 PYTHON := .venv/bin/python
@@ -95,6 +95,11 @@ check-arm64: setup ## Cross-compile the core for 64-bit Arm and run its C++ test
 bench: build ## Measure speed against what users would pick instead
 	$(PYTHON) -m pip install --quiet -r requirements-bench.txt
 	$(PYTHON) -m bench.run
+
+# Half an hour at most. As root it limits links between network namespaces; otherwise loopback.
+bench-distributed: build ## Seconds and bytes of gradients between processes, against what torch has
+	$(PYTHON) -m bench.distributed --out results/distributed.json
+	$(PYTHON) -m bench.distributed_page --out docs/benchmarks_distributed.md
 
 # Data that the project does not carry: CIFAR-10's binary version in DATA, and any text as text.txt. It takes hours, and goes
 # on where it was stopped.

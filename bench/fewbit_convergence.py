@@ -82,20 +82,26 @@ def text_task(text: str, seed: int):
     return Transformer(len(symbols), length), batch, loss
 
 
-def image_task(_: str, seed: int):
-    """Ten classes of noisy random patterns, moved about."""
-    patterns = torch.randn(10, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+def pattern_batches(patterns: torch.Tensor, seed: int, count: int, shift: int, noise: float):
+    """What draws a batch: noisy patterns, a class each, moved about; and the loss."""
     generator = torch.Generator().manual_seed(seed)
 
     def batch():
-        labels = torch.randint(10, (64,), generator=generator)
-        shift = torch.randint(-2, 3, (2,), generator=generator).tolist()
-        images = patterns[labels].roll(shift, (2, 3))
-        return images + 2 * torch.randn(images.shape, generator=generator), labels
+        labels = torch.randint(len(patterns), (count,), generator=generator)
+        moved = torch.randint(-shift, shift + 1, (2,), generator=generator).tolist()
+        images = patterns[labels].roll(moved, (2, 3))
+        return images + noise * torch.randn(images.shape, generator=generator), labels
 
     def loss(model, images, labels):
         return nn.functional.cross_entropy(model(images), labels)
 
+    return batch, loss
+
+
+def image_task(_: str, seed: int):
+    """Ten classes of noisy random patterns, moved about."""
+    patterns = torch.randn(10, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    batch, loss = pattern_batches(patterns, seed, 64, 2, 2.0)
     layers = []
     for inputs, outputs in [(3, 16), (16, 32), (32, 32)]:
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.SiLU()]

@@ -63,7 +63,7 @@ def print_table(rows: list[Row]) -> None:
         print(f"  {row.name:<40} {row.milliseconds:>10.3f} ms {row.ratio:>8.2f} x")
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -86,7 +86,7 @@ def write_json(path: Path, command: str, rows: list, line_each: bool = False) ->
     record = {
         "command": command,
         "commit": commit(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "rows": [asdict(row) if is_dataclass(row) else row for row in rows],

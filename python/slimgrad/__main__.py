@@ -1,10 +1,12 @@
-"""python -m slimgrad: a page about runs; where find_package(slimgrad) finds this installation."""
+"""python -m slimgrad: a page about runs; whether coded gradients pay; where find_package(slimgrad)
+finds this installation."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from . import report
+from .distributed import command as estimate
 
 
 def main() -> int:
@@ -17,9 +19,14 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     about = "write a page about runs or tensors, which needs no network"
     report.add_arguments(commands.add_parser("report", help=about, description=about))
+    estimate.add_arguments(
+        commands.add_parser("estimate", help=estimate.ABOUT, description=estimate.ABOUT)
+    )
     arguments = parser.parse_args()
     if arguments.command == "report":
         return report.run(arguments)
+    if arguments.command == "estimate":
+        return estimate.run(arguments)
     if arguments.cmake_dir:
         print(Path(__file__).parent / "lib" / "cmake" / "slimgrad")
     else:

@@ -4,9 +4,11 @@ sg.distributed.register(model, codec="uniform8")         # DDP and FSDP2
 sg.distributed.all_reduce(tensors, codec="lossless")     # in place, a sum
 """
 
+from .auto import Choice
 from .boundary import StageBoundary, StageInput, StageOutput
 from .codec import CODECS, Codec
 from .collectives import Handle, all_gather, all_reduce, broadcast, reduce_scatter
+from .estimation import Estimate, estimate
 from .messages import ExchangeError
 from .plan import Plan
 from .registration import register
@@ -15,8 +17,10 @@ from .stage_link import BoundaryError
 __all__ = [
     "CODECS",
     "BoundaryError",
+    "Choice",
     "Codec",
     "CompressedPipelineStage",
+    "Estimate",
     "ExchangeError",
     "Handle",
     "Plan",
@@ -26,6 +30,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "broadcast",
+    "estimate",
     "reduce_scatter",
     "register",
 ]

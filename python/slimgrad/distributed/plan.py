@@ -9,10 +9,13 @@ import torch.distributed as dist
 from torch import nn
 
 from .agreement import check_agreement, fingerprint
+from .auto import Choice, choose
 from .codec import Codec, as_codec
 
 # Torch's own exchange, in the type of the gradients.
 PLAIN = "float32"
+# Whichever is quickest on a link that is measured at registration.
+AUTO = "auto"
 
 CodecChoice = Codec | str | Callable[[nn.Module, dist.ProcessGroup], "Codec | str"]
 Schedule = Mapping[int, Codec | str]
@@ -36,7 +39,14 @@ class Plan:
     ):
         if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
             raise ValueError(f"[register] expected warmup to be a number of steps, got {warmup!r}")
-        if callable(codec) and not isinstance(codec, Codec):
+        # What codec="auto" found, if it was asked: a measurement, so it is kept.
+        self.choice: Choice | None = None
+        asked = AUTO if codec == AUTO else f"not {AUTO}"
+        check_agreement({"codec": asked}, group)  # before some measure and others do not
+        if codec == AUTO:
+            self.choice = choose(model, group)
+            codec = self.choice.codec
+        elif callable(codec) and not isinstance(codec, Codec):
             codec = codec(model, group)
         self.group = group
         self.warmup = warmup

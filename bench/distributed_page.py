@@ -1,0 +1,168 @@
+"""docs/benchmarks_distributed.md from the records, so that no number in it is typed by hand.
+
+python -m bench.distributed_page --out docs/benchmarks_distributed.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import textwrap
+from pathlib import Path
+
+from bench.distributed import ROUNDS
+from bench.distributed_convergence import verdicts
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+# Times faster than float32, at least. Of a codec with several tables each is held to the bar.
+BARS = {
+    "entropy-coded 8 bits": (("fp8", "uniform8"), {"100 Mbit/s": 6, "1 Gbit/s": 3}),
+    "entropy-coded 4 bits": (("fp4", "uniform4"), {"100 Mbit/s": 9, "1 Gbit/s": 3.5}),
+    "lossless": (("lossless",), {"100 Mbit/s": 1.1, "1 Gbit/s": 1}),
+}
+RIVAL = "int8 exchange"
+
+
+def _held_to(name: str, kinds: tuple[str, ...]) -> bool:
+    """ "uniform8 gennorm" is held to what "uniform8" is."""
+    return name.split()[0] in kinds
+
+
+def bar_lines(rows: list[dict]) -> list[str]:
+    """A line for everything that is held to a bar."""
+    lines = []
+    rivals = {(r["ranks"], r["link"]): r for r in rows if r["name"] == RIVAL}
+    for row in rows:
+        for kinds, goals in BARS.values():
+            goal = goals.get(row["link"])
+            if goal and _held_to(row["name"], kinds):
+                lines.append(_bar_line(row, f"at least {goal}", row["faster"] >= goal))
+        rival = rivals.get((row["ranks"], row["link"]))
+        if rival and row["name"].startswith("packed"):
+            goal = f"no less than the int8 exchange's {rival['faster']:.2f}"
+            lines.append(_bar_line(row, goal, row["seconds"] <= rival["seconds"]))
+    return lines
+
+
+def _bar_line(row: dict, goal: str, met: bool) -> str:
+    cells = [row["name"], str(row["ranks"]), row["link"], goal, f"{row['faster']:.2f}"]
+    return "| " + " | ".join([*cells, "met" if met else "**missed**"]) + " |"
+
+
+def speed_tables(rows: list[dict]) -> list[str]:
+    lines = []
+    links = [link for link in ROUNDS if any(row["link"] == link for row in rows)]
+    for ranks in sorted({row["ranks"] for row in rows}):
+        mine = {(r["link"], r["name"]): r for r in rows if r["ranks"] == ranks}
+        names = list(dict.fromkeys(name for _, name in mine))
+        lines += ["", f"## {ranks} ranks", ""]
+        lines += ["| | " + " | ".join(links) + " |"]
+        lines += ["|---" * (1 + len(links)) + "|"]
+        for name in names:
+            cells = []
+            for link in links:
+                row = mine.get((link, name))
+                cells.append(
+                    f"{row['seconds']:.3f} s, {row['faster']:.2f} x, {row['bytes'] / 1e6:.1f} MB"
+                    if row
+                    else "not measured"
+                )
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def convergence_table(record: dict) -> list[str]:
+    rows = record["rows"]
+    lines = ["| | | final loss, by seed | less float32's | |", "|---|---|---|---|---|"]
+    found = {(row["model"], row["name"]): row for row in verdicts(rows)}
+    for row in rows:
+        losses = " ".join(f"{loss:.4f}" for loss in row["losses"])
+        judged = found.get((row["model"], row["name"]))
+        cells = ["", "noise: " + f"{statistics.stdev(row['losses']):.4f}"]
+        if judged:
+            word = "equal within noise" if judged["equal"] else "**worse**"
+            cells = [f"{judged['difference']:+.4f} +- {judged['error']:.4f}", word]
+        lines.append(f"| {row['model']} | {row['name']} | {losses} | {cells[0]} | {cells[1]} |")
+    return lines
+
+
+def page(speed: dict, convergence: dict | None) -> str:
+    rows = speed["rows"]
+    bars = bar_lines(rows)
+    missed = sum("**missed**" in line for line in bars)
+    lines = [
+        "# Gradients between processes: seconds and bytes",
+        "",
+        "`make bench-distributed` measures, `python -m bench.distributed_page` wrote this page of "
+        f"`results/distributed.json`. {speed['cores']} cores ({speed['cpu']}) carry all ranks, one "
+        f"thread each, torch {speed['torch']}, Gloo. Every rank has a network namespace behind a "
+        "link that `tc` limits in both directions; bytes are counted at its interface. A step is "
+        f"`backward()` of DDP on {speed['values'] / 1e6:.1f} million values whose gradients are "
+        "there at once, drawn from the distributions that they had in a real training "
+        "(`bench/distributed_gradients.py`, `results/gradient_quantiles.json`): so it is the "
+        "exchange alone, with nothing to hide behind. Best of several steps; all exchanges took "
+        "turns in one run.",
+        "",
+        "A cell: best seconds a step, times faster than float32, megabytes that a rank sent. "
+        "`unlimited` is a link as fast as the kernel copies, where coding can only cost: what it "
+        "costs is what the column shows. With four ranks two share a core.",
+        *speed_tables(rows),
+        "",
+        "## Bars",
+        "",
+        f"{len(bars) - missed} of {len(bars)} are met"
+        + (f", **{missed} are missed**." if missed else "."),
+        "",
+        "| | ranks | link | times faster than float32: bar | measured | |",
+        "|---|---|---|---|---|---|",
+        *bars,
+    ]
+    if convergence:
+        rows = verdicts(convergence["rows"])
+        worse = [f"{r['model']} {r['name']}" for r in rows if not r["equal"]]
+        seen = [f"{r['model']} {r['name']}" for r in rows if r["seen"]]
+        lines += [
+            "",
+            "## Do they learn as well?",
+            "",
+            f"`{convergence['command']}`: two ranks, {convergence['seeds']} seeds, the demo's "
+            "network and a small GPT; the mean loss of the last tenth of the steps. Noise is the "
+            "deviation of float32's over seeds; equal within noise is a loss higher by less "
+            "than another seed makes it. The stricter question is whether a difference can be seen "
+            "seed by seed, as runs of a seed are alike in all else: one of more than two standard "
+            "errors. A table or a coder does not change what is decoded: uniform8 stands for "
+            "packed8 and for fitted laws as well.",
+            "",
+            "All lossy codecs are equal within noise."
+            if not worse
+            else f"**Worse than float32 beyond noise: {', '.join(worse)}.** All others are equal "
+            "within noise.",
+            "",
+            f"Seen seed by seed, however small: {', '.join(seen) or 'none'}.",
+            "",
+            *convergence_table(convergence),
+        ]
+    wrapped = [line if line.startswith("|") else textwrap.fill(line, 120) for line in lines]
+    return "\n".join(wrapped) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.distributed_page")
+    parser.add_argument("--speed", type=Path, default=RESULTS / "distributed.json")
+    curves = RESULTS / "distributed_convergence.json"
+    parser.add_argument("--convergence", type=Path, default=curves)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    curves = arguments.convergence
+    convergence = json.loads(curves.read_text()) if curves.exists() else None
+    text = page(json.loads(arguments.speed.read_text()), convergence)
+    if arguments.out:
+        arguments.out.write_text(text)
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
