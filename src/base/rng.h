@@ -26,6 +26,14 @@
 // 0, over sqrt(p (1 - p) p' (1 - p')), so about by -p: little where most is pruned, and where their
 // signs agree it makes sums of them more exact (docs/maths.md). Rounding, whose probabilities are
 // often near 1/2, draws for each element by itself.
+//
+// **Windows.** What backward keeps is rounded by the gigabyte, and 16 bits for each value would be
+// half of its cost. There a word serves four elements: each has 16 of its bits, from bit 0, 8, 16
+// or 24 on, around the end. So every r is uniform with 16 digits as before, and two elements share
+// only the lower half of one and the upper half of the other, which decides once in 256 elements.
+// 32 words, two tiles, serve 128 elements, 8 rows of 16: element i = 32 s + 16 h + c has the window
+// from bit 8 s on of word 16 h + c. Word 8 k + l of two tiles holds the draws of elements 16 k + l
+// and 16 k + 8 + l in its lower and upper half, each with its highest bit turned.
 #ifndef SLIMGRAD_BASE_RNG_H_
 #define SLIMGRAD_BASE_RNG_H_
 
@@ -57,12 +65,13 @@ constexpr PhiloxWords philox(PhiloxWords counter, std::uint32_t key0, std::uint3
 }
 
 // What a draw is for. Streams of one seed are independent.
-enum class Stream : std::uint64_t { kPrune = 1, kRound = 2 };
+enum class Stream : std::uint64_t { kPrune = 1, kRound = 2, kKeep = 3 };
 inline constexpr std::uint64_t kRefinement = std::uint64_t{1} << 32;
 
 inline constexpr std::uint64_t kTileElements = 32;
 inline constexpr std::uint64_t kTileBlocks = 4;
 inline constexpr std::uint64_t kPruneStrata = 4;
+inline constexpr std::uint64_t kWindowElements = 128;
 
 struct RandomStream {
   std::uint64_t seed;
@@ -94,6 +103,17 @@ struct RandomStream {
     const std::uint32_t word = words[element / 16 % 2 * 2 + lane % 2];
     const std::uint32_t half = element / 8 % 2 == 0 ? word : word >> 16;
     return (half + shift_of(tile % strata)) & 0xffffu;
+  }
+
+  // r as a window. REQUIRES: strata is 1.
+  constexpr std::uint32_t window(std::uint64_t element) const {
+    const std::uint64_t i = element % kWindowElements;
+    const std::uint64_t w = i % 32;  // which word
+    const std::uint64_t first =
+        element / kWindowElements * (2 * kTileElements) + w / 8 * 16 + w % 8;
+    const std::uint32_t word = (draw(first) | draw(first + 8) << 16) ^ 0x80008000u;
+    const auto from = static_cast<int>(8 * (i / 32));
+    return (from == 0 ? word : word >> from | word << (32 - from)) & 0xffffu;
   }
 
   // R, in [0, 2^63).

@@ -94,10 +94,15 @@ at::Tensor recycled_empty(at::IntArrayRef sizes, at::ScalarType type, at::Memory
       at::detail::empty_generic(sizes, &RecyclingAllocator::instance(), kCpu, type, format));
 }
 
+at::Tensor recycled_empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
+                                  at::ScalarType type) {
+  return at::Tensor(at::detail::empty_strided_generic(sizes, strides,
+                                                      &RecyclingAllocator::instance(), kCpu, type));
+}
+
 at::Tensor recycled_empty_like(const at::Tensor& like) {
   if (!like.is_non_overlapping_and_dense()) return at::empty_like(like);
-  return at::Tensor(at::detail::empty_strided_generic(
-      like.sizes(), like.strides(), &RecyclingAllocator::instance(), kCpu, like.scalar_type()));
+  return recycled_empty_strided(like.sizes(), like.strides(), like.scalar_type());
 }
 
 std::size_t recycled_bytes() { return RecyclingAllocator::instance().kept_bytes(); }

@@ -20,6 +20,9 @@ inline constexpr std::size_t kMostKept = std::size_t{128} << 20;
 
 // Like at::empty with the type, sizes and memory format given, on the CPU.
 at::Tensor recycled_empty(at::IntArrayRef sizes, at::ScalarType type, at::MemoryFormat format);
+// Like at::empty_strided on the CPU.
+at::Tensor recycled_empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
+                                  at::ScalarType type);
 // Like at::empty_like, of a tensor on the CPU.
 at::Tensor recycled_empty_like(const at::Tensor& like);
 
