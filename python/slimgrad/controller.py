@@ -110,6 +110,7 @@ class Controller:
             self.left,
             self.activations,
             self.warnings(),
+            kept=self.kept,
             prunes=self.prune is not None,
             width=width,
             worst_first=worst_first,

@@ -8,10 +8,12 @@ import torch
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
-# Reasons, as reports give them. Of the first three nothing is counted: they live anyway.
-LEAF = "parameters, buffers, inputs and statistics: leaves of the graph"
+# Reasons, as reports give them. The first three are not counted: they live anyway, or not for long.
+LEAF = "parameters and other leaves of the graph"
 OF_LEAF = "views and casts of leaves"
 RECOMPUTED = "recomputed inside backward"
+NO_GRADIENT = "inputs, buffers and statistics: no gradient goes through them"
+COMPILED = "saved by a graph of torch.compile, which does not say what it needs exactly"
 TYPE = "masks, indices and other types than float32, bfloat16, float16"
 SUBCLASS = "tensor subclasses, sparse tensors, other devices than the CPU"
 SMALL = "small"
@@ -41,6 +43,8 @@ _CASTS_AND_VIEWS = {
     "SplitBackward0",
     "SplitWithSizesBackward0",
 }
+_COMPILED_FOLDER = "_aot_autograd"
+_FRAMES_OF_COMPILED = 3
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
 # Backward takes the exponential of it: an error of one step is a factor.
@@ -59,6 +63,19 @@ def _comes_from_leaf(tensor: torch.Tensor) -> bool:
     return False
 
 
+def _reason_without_gradient(tensor: torch.Tensor, min_elements: int) -> str:
+    """Inside a compiled graph nothing has a gradient: it is a single node."""
+    if tensor.numel() >= min_elements:
+        frame = sys._getframe(3)
+        for _ in range(_FRAMES_OF_COMPILED):
+            if frame is None:
+                break
+            if _COMPILED_FOLDER in frame.f_code.co_filename:
+                return COMPILED
+            frame = frame.f_back
+    return NO_GRADIENT
+
+
 def reason_to_leave(tensor: torch.Tensor, min_elements: int) -> str | None:
     """None if the tensor is to be packed. The callers' caller is torch, or what called torch."""
     kind = type(tensor)
@@ -67,7 +84,7 @@ def reason_to_leave(tensor: torch.Tensor, min_elements: int) -> str | None:
     if tensor.dtype not in FLOATS:
         return TYPE
     if tensor.is_leaf:
-        return LEAF
+        return LEAF if tensor.requires_grad else _reason_without_gradient(tensor, min_elements)
     if tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return SUBCLASS
     if _comes_from_leaf(tensor):
