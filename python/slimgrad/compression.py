@@ -232,6 +232,7 @@ def compress(
             controller._look_between_steps(counts_passes=warmup > 0 or bool(schedule))
         if keep is not None:
             controller.kept = KeptModules(model, selection, keep, seed, stream)
+            controller.kept.attach()
     except BaseException:
         controller.remove()
         raise

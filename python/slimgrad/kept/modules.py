@@ -90,19 +90,25 @@ class KeptModules:
         self.keeper = Keeper(settings, seed, stream)
         self.packing = packing_modules(model, selection)
         self.untouched = excluded_modules(model, selection)
-        for module in self.packing.values():
-            attach(module, self.keeper)
-        for module in self.untouched.values():
-            attach(module, Untouched())
+        self._attached: dict[str, nn.Module] = {}
+
+    def attach(self) -> None:
+        keepers = dict.fromkeys(self.packing, self.keeper) | dict.fromkeys(
+            self.untouched, Untouched()
+        )
+        for name, module in {**self.packing, **self.untouched}.items():
+            attach(module, keepers[name])
+            self._attached[name] = module
 
     def detach(self) -> list[str]:
         """Gives the modules back. Returns the names of those that are others by now."""
         gone = []
-        for name, module in {**self.packing, **self.untouched}.items():
+        for name, module in self._attached.items():
             if isinstance(module, Keeps) and KEPT in vars(module):
                 detach(module)
             else:
                 gone.append(name or "(model)")
+        self._attached.clear()
         return gone
 
     def told(self) -> dict[str, float]:

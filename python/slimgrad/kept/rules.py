@@ -17,7 +17,7 @@ COMPILED = "saved by a graph of torch.compile, which does not say what it needs 
 TYPE = "masks, indices and other types than float32, bfloat16, float16"
 SUBCLASS = "tensor subclasses, sparse tensors, other devices than the CPU"
 SMALL = "small"
-EXPANDED = "expanded: larger than its memory"
+EXPANDED = "expanded: elements share their memory"
 CHECKPOINT = "inputs of checkpointed parts: recomputing needs every bit"
 NOT_FINITE = "holds NaN or Inf, or numbers too far apart"
 EXCLUDED = "excluded"
@@ -54,13 +54,21 @@ _NEEDS_8_BITS = ("LogSoftmaxBackward0",)
 def _comes_from_leaf(tensor: torch.Tensor) -> bool:
     base = tensor._base
     if base is not None:
-        return base.is_leaf or _comes_from_leaf(base)
+        return base.requires_grad and (base.is_leaf or _comes_from_leaf(base))
     node = tensor.grad_fn
     while node is not None and node.name() in _CASTS_AND_VIEWS:
         node = node.next_functions[0][0]
         if node is not None and node.name() == "torch::autograd::AccumulateGrad":
             return True
     return False
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether several of its elements are one in memory."""
+    return any(
+        stride == 0 and size > 1
+        for size, stride in zip(tensor.size(), tensor.stride(), strict=True)
+    )
 
 
 def _reason_without_gradient(tensor: torch.Tensor, min_elements: int) -> str:
@@ -93,7 +101,7 @@ def reason_to_leave(tensor: torch.Tensor, min_elements: int) -> str | None:
         return SMALL
     if torch._C._current_graph_task_id() != -1:
         return RECOMPUTED
-    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+    if 0 in tensor.stride() and _is_expanded(tensor):
         return EXPANDED
     frame = sys._getframe(2)
     if frame.f_back is not None and _CHECKPOINT_FILE in (
