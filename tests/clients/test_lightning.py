@@ -150,7 +150,7 @@ def test_what_training_step_saves_is_packed(tmp_path):
         accelerator="cpu", devices=1, max_epochs=1, default_root_dir=tmp_path, **options
     )
     trainer.fit(module, data(4))
-    tally = controller.kept.keeper.tally
+    tally = controller.kept.tally
     assert tally.packed >= 4  # of the last step: GELU, ReLU, two linear layers, the loss
     for a, b in zip(module.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(a, b, atol=0.02) and not torch.equal(a, b)

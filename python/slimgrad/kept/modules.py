@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from ..class_change import Made, change_class, class_within, core_class, made_class
 from ..selection import Selection
 from .keeper import Keeper, Untouched
 from .settings import EXACT, Keep
+from .tally import Tally
 
 KEPT = "slimgrad_kept"  # where a module has its keeper. No submodule: containers call theirs.
 
@@ -16,9 +18,12 @@ class Keeps(Made):
     """Packs what its forward saves."""
 
     def forward(self, *args, **kwargs):
-        keeper = vars(self).get(KEPT)  # None: the class may be gone, and the bound method be held
+        # The class may be gone, and somebody still hold the bound method, as accelerate's hooks do.
+        if not isinstance(self, Keeps):
+            return type(self).forward(self, *args, **kwargs)
+        keeper = vars(self).get(KEPT)  # None: made by type(model)(...)
         if keeper is None:
-            return _next_forward(self)(*args, **kwargs)
+            return super().forward(*args, **kwargs)
         return keeper.run(super().forward, *args, **kwargs)
 
 
@@ -26,16 +31,12 @@ class KeepsTrainingStep(Keeps):
     """A LightningModule: its training_step computes the loss, too."""
 
     def training_step(self, *args, **kwargs):
+        if not isinstance(self, Keeps):
+            return type(self).training_step(self, *args, **kwargs)
         keeper = vars(self).get(KEPT)
         if keeper is None:
-            return type(self).training_step(self, *args, **kwargs)
+            return super().training_step(*args, **kwargs)
         return keeper.run(super().training_step, *args, **kwargs)
-
-
-def _next_forward(module: nn.Module):
-    if isinstance(module, Keeps):
-        return super(Keeps, module).forward
-    return module.forward
 
 
 def attach(module: nn.Module, keeper: Keeper | Untouched) -> None:
@@ -71,6 +72,19 @@ def excluded_modules(model: nn.Module, selection: Selection) -> dict[str, nn.Mod
         if selection.refusal(name, module) == "excluded":
             found[name] = module
     return found
+
+
+def changed_modules(model: nn.Module, selection: Selection) -> dict[str, nn.Module]:
+    """By name, all whose class changes."""
+    return packing_modules(model, selection) | excluded_modules(model, selection)
+
+
+def why_not_changed(module: nn.Module) -> str | None:
+    if "forward" in vars(module):
+        return "has a forward of its own on the object, as hooks of accelerate do: compress before"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "is TorchScript"
+    return None
 
 
 def _is_below(name: str, others: dict[str, nn.Module]) -> bool:
@@ -110,6 +124,11 @@ class KeptModules:
                 gone.append(name or "(model)")
         self._attached.clear()
         return gone
+
+    @property
+    def tally(self) -> Tally:
+        """What the last forward pass saved."""
+        return self.keeper.tally
 
     def told(self) -> dict[str, float]:
         """What was set, as numbers: states are compared by it."""

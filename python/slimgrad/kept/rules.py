@@ -11,7 +11,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # Reasons, as reports give them. The first three are not counted: they live anyway, or not for long.
 LEAF = "parameters and other leaves of the graph"
 OF_LEAF = "views and casts of leaves"
-RECOMPUTED = "recomputed inside backward"
+IN_BACKWARD = "saved inside backward: recomputed, or for second derivatives"
 NO_GRADIENT = "inputs, buffers and statistics: no gradient goes through them"
 COMPILED = "saved by a graph of torch.compile, which does not say what it needs exactly"
 TYPE = "masks, indices and other types than float32, bfloat16, float16"
@@ -22,7 +22,7 @@ CHECKPOINT = "inputs of checkpointed parts: recomputing needs every bit"
 NOT_FINITE = "holds NaN or Inf, or numbers too far apart"
 EXCLUDED = "excluded"
 DENSE = "no zeros to leave out"
-LIVES_ANYWAY = (LEAF, OF_LEAF, RECOMPUTED)
+LIVES_ANYWAY = (LEAF, OF_LEAF, IN_BACKWARD)
 
 # Nodes that hand a parameter on: autocast's copies, and views.
 _CASTS_AND_VIEWS = {
@@ -100,7 +100,7 @@ def reason_to_leave(tensor: torch.Tensor, min_elements: int) -> str | None:
     if tensor.numel() < min_elements or tensor.numel() == 0:
         return SMALL
     if torch._C._current_graph_task_id() != -1:
-        return RECOMPUTED
+        return IN_BACKWARD
     if 0 in tensor.stride() and _is_expanded(tensor):
         return EXPANDED
     frame = sys._getframe(2)

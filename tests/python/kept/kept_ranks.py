@@ -49,7 +49,7 @@ def train(rank, world, port, results, kind):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    tally = controller.kept.keeper.tally
+    tally = controller.kept.tally
     torch.save(
         {
             "error": error(found, plain),

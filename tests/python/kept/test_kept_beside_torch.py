@@ -84,7 +84,7 @@ def test_autocast(make, step):
     sg.compress(model, kept="exact", seed=1).remove()
     controller = sg.compress(model, kept=8, seed=1)
     assert error(gradients(model, cast), plain) < 0.05
-    tally = controller.kept.keeper.tally
+    tally = controller.kept.tally
     assert tally.packed > 0 and tally.bytes < 0.55 * tally.plain_bytes
     controller.remove()
     controller = sg.compress(model, kept="exact", seed=1)
@@ -104,7 +104,7 @@ def test_autocast_copies_of_weights_stay_exact():
     plain = input_gradient()
     controller = sg.compress(layers, kept=2, seed=1)
     assert torch.equal(input_gradient(), plain)
-    assert controller.kept.keeper.tally.packed == 1
+    assert controller.kept.tally.packed == 1
 
 
 def test_loss_scaling_sees_overflow():
@@ -131,7 +131,7 @@ def test_compiled_models_are_right_and_say_what_they_leave(converted_first):
         model.zero_grad()
         compiled(texts(0)).backward()
         assert error([p.grad for p in model.parameters()], plain) < 1e-4
-    tally = controller.kept.keeper.tally
+    tally = controller.kept.tally
     assert rules.COMPILED in tally.left
     assert "saved by a graph of torch.compile" in " ".join(controller.summary().split())
 
@@ -157,7 +157,7 @@ def test_compiled_parts_of_a_model():
     model.blocks[0].compile(backend="aot_eager")
     controller = sg.compress(model, kept=8, seed=1)
     assert error(gradients(model, gpt_step), plain) < 0.03
-    tally = controller.kept.keeper.tally
+    tally = controller.kept.tally
     assert tally.packed >= 8 and rules.COMPILED in tally.left
 
 

@@ -85,6 +85,25 @@ def test_refusals(how, text):
         sg.compress(Gpt(), **how)
 
 
+def test_a_forward_that_nobody_would_call_is_refused():
+    model = Gpt()
+    model.forward = model.forward
+    with pytest.raises(ValueError, match=r"got \(model\), which has a forward of its own on the"):
+        sg.compress(model, kept=8)
+    script = torch.jit.script(nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="is TorchScript"):
+        sg.compress(script, kept=8)
+
+
+def test_a_bound_forward_outlives_the_conversion():
+    """As accelerate's wrappers hold it."""
+    model, controller = fresh(kept=8)
+    forward = model.forward
+    controller.remove()
+    tokens = torch.randint(32, (2, 9))
+    assert torch.equal(forward(tokens), model(tokens))
+
+
 def test_a_model_packs_once():
     model, controller = fresh(kept=8)
     with pytest.raises(ValueError, match=r"that does not pack what it keeps yet.*\(model\)"):
@@ -129,14 +148,14 @@ def test_beside_all_else(make, step, how):
     assert controller.remove() == []
     model, controller = fresh(make, min_elements=1, kept=8, **how)
     assert error(gradients(model, step), alone) < 0.25
-    assert controller.kept.keeper.tally.packed > 0
+    assert controller.kept.tally.packed > 0
     assert controller.remove() == []
 
 
 def test_few_bit_codes_stay_as_they_are():
     model, controller = fresh(kept=4, activations=3)
     gradients(model, gpt_step)
-    tally = controller.kept.keeper.tally
+    tally = controller.kept.tally
     # Codes of both blocks: 3 bits of 8 x 32 x 256 values; and the tokens, twice.
     assert tally.left[rules.TYPE][1] >= 2 * 8 * 32 * 256 * 3 // 8
 
@@ -226,7 +245,7 @@ def test_a_layer_alone():
     controller = sg.compress(layer, "fp8", kept=8, seed=1, min_elements=1)
     x = torch.randn(128, 64, requires_grad=True)
     layer(x * 1).sum().backward()
-    assert controller.kept.keeper.tally.packed == 1
+    assert controller.kept.tally.packed == 1
     state = controller.state_dict()
     controller.load_state_dict(state)
     assert controller.remove() == [] and type(layer) is nn.Linear
