@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from kept_samples import Gpt, cnn, cnn_step, error, gpt_step, gradients, same
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import slimgrad as sg
 from slimgrad.kept import rules
@@ -118,6 +119,23 @@ def test_nothing_is_held_after_backward():
     loss.backward()
     del loss
     assert not keeping._keeper._known
+
+
+def test_the_tensors_themselves_are_gone_after_forward():
+    """But for what is left alone: the input, and what the caller has."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(100, 100), nn.GELU()) for _ in range(4)))
+    storages = []
+    for layer in model.modules():
+        layer.register_forward_hook(
+            lambda _, inputs, y: storages.append(StorageWeakRef(y.untyped_storage()))
+        )
+    with sg.keep(bits=4, seed=1) as keeping:
+        y = model(torch.randn(100, 100))
+    alive = [storage for storage in storages if not storage.expired()]
+    assert {storage.cdata for storage in alive} == {y.untyped_storage()._cdata}
+    assert keeping.tally.packed == 7  # four inputs of GELU, three of linear layers
+    y.sum().backward()
 
 
 def test_outputs_that_are_left_alone_do_not_live_for_ever():
