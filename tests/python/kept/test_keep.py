@@ -328,6 +328,24 @@ def test_subclasses_and_sparse_tensors_are_left_alone():
     assert torch.isfinite(x.grad).all()
 
 
+def test_other_devices_are_left_alone():
+    x = torch.randn(100, 100, device="meta", requires_grad=True)
+    with sg.keep(bits=4, seed=1) as keeping:
+        y = F.dropout((x * 2).sin(), 0.5)
+    y.sum().backward()
+    assert keeping.tally.packed == 0 and list(keeping.tally.left) == [rules.SUBCLASS]
+
+
+def test_expanded_masks_stay_small():
+    mask = torch.zeros(100, 100).bernoulli_(0.5).expand(50, 100, 100)
+    x = torch.randn(50, 100, 100, requires_grad=True)
+    with sg.keep(bits=4, seed=1) as keeping:
+        y = (x * 1) * mask
+    assert keeping.tally.packed == 0
+    y.sum().backward()
+    assert torch.equal(x.grad, mask)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_stays_exact(value):
     x = torch.randn(100, 100)
