@@ -16,7 +16,7 @@ from .._seeds import layer_seed
 from .._streams import current_stream
 from .._tracing import records_plain_model
 from . import rules
-from .handles import Copied, Handle, Packed, Plain, Words
+from .handles import HALVED, Copied, Handle, Packed, Plain, Words
 from .settings import EXACT, Keep
 from .tally import Tally
 
@@ -163,8 +163,11 @@ class Keeper:
             if packed.numel() == 0:
                 return None, why or rules.DENSE
             return Words(plain, packed, EXACT, 0), None
-        bits = rules.bits_for(tensor, settings.bits)
-        group = settings.group_at(bits)
+        if rules.is_logarithm(tensor):
+            if plain.dtype != torch.float32:
+                return None, rules.LOGARITHM
+            return Words(plain, plain.to(torch.bfloat16), HALVED, 0), None
+        bits, group = settings.bits, settings.group_at(settings.bits)
         seed = layer_seed(self.seed, current_stream(self.stream))
         packed = ops.keep_values(plain, bits, group, settings.rounding, seed, self.number)
         if ops.kept_bad_groups(packed) > 0:

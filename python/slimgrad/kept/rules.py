@@ -21,6 +21,7 @@ EXPANDED = "expanded: elements share their memory"
 CHECKPOINT = "inputs of checkpointed parts: recomputing needs every bit"
 NOT_FINITE = "holds NaN or Inf, or numbers too far apart"
 EXCLUDED = "excluded"
+LOGARITHM = "log-softmax of 16 bits: backward takes its exponential"
 DENSE = "no zeros to leave out"
 LIVES_ANYWAY = (LEAF, OF_LEAF, IN_BACKWARD)
 
@@ -47,8 +48,9 @@ _COMPILED_FOLDER = "_aot_autograd"
 _FRAMES_OF_COMPILED = 3
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
-# Backward takes the exponential of it: an error of one step is a factor.
-_NEEDS_8_BITS = ("LogSoftmaxBackward0",)
+# Backward takes the exponential of it and subtracts 1: where a model is sure of itself, that is
+# near 0, and a step of 8 bits would be most of it.
+_LOGARITHMS = ("LogSoftmaxBackward0",)
 
 
 def _comes_from_leaf(tensor: torch.Tensor) -> bool:
@@ -124,9 +126,8 @@ def may_be_mask(tensor: torch.Tensor, why: str | None, min_elements: int) -> boo
     )
 
 
-def bits_for(tensor: torch.Tensor, bits: int) -> int:
-    """At least 8 where backward is far from linear in what it keeps."""
+def is_logarithm(tensor: torch.Tensor) -> bool:
+    """Whether its exponential is what backward needs. As bfloat16 a logarithm of a probability p
+    changes p by at most 0.0008."""
     node = tensor.grad_fn
-    if bits < 8 and node is not None and node.name() in _NEEDS_8_BITS:
-        return 8
-    return bits
+    return node is not None and node.name() in _LOGARITHMS
