@@ -12,6 +12,8 @@ from .distributions import FAMILIES, Distribution, fit
 from .files import load, save
 from .formats import FloatFormat, best_format, expected_error, gradient_scale, relative_error
 from .gradients import LossScale, Prune, Quantize
+from .kept.context import Keeping, keep
+from .kept.settings import Keep
 from .memory import kept_memory, release_memory
 from .pruning import (
     Allocation,
@@ -47,6 +49,8 @@ __all__ = [
     "Controller",
     "Distribution",
     "FloatFormat",
+    "Keep",
+    "Keeping",
     "LossScale",
     "PackedTensor",
     "PayloadError",
@@ -69,6 +73,7 @@ __all__ = [
     "functional",
     "gradient_scale",
     "inspect",
+    "keep",
     "kept_memory",
     "load",
     "load_state_dict",

@@ -15,6 +15,7 @@ from .between_steps import BetweenSteps
 from .gate import GradientGate
 from .gradients import PRODUCTS, LossScale, Prune, Quantize
 from .handles import LayerHandle
+from .kept.modules import KEPT, KeptModules
 from .nn.conversion_report import ConversionReport
 from .nn.layers import WAYS, SparseState
 from .nn.tuning import timed_ways
@@ -40,6 +41,7 @@ class Controller:
     layers: by name, the layers whose gradient is compressed.
     left: names of layers that are not, each with the reason.
     activations: the report of the activations that were converted and of those that were not.
+    kept: the modules that pack what they save; its ``tally`` is what the last pass saved.
     """
 
     def __init__(self, model: nn.Module, prune: Prune | None, quantize: Quantize | None):
@@ -49,6 +51,7 @@ class Controller:
         self.layers: dict[str, LayerHandle] = {}
         self.left: dict[str, str] = {}
         self.activations = ConversionReport()
+        self.kept: KeptModules | None = None
         self._between_steps: list[BetweenSteps] = []
         self._loaded: WeightsLoaded | None = None
         self._replaced: list[Replaced] = []
@@ -107,6 +110,7 @@ class Controller:
             self.left,
             self.activations,
             self.warnings(),
+            kept=self.kept,
             prunes=self.prune is not None,
             width=width,
             worst_first=worst_first,
@@ -227,7 +231,8 @@ class Controller:
     # ---- saving and restoring ---------------------------------------------------------------
 
     def _holders(self) -> Holders:
-        return {
+        kept = {} if self.kept is None else {KEPT: self.kept.keeper}
+        return kept | {
             name_of_layer(".".join(filter(None, (name, part)))): holder
             for name, layer in self.layers.items()
             if layer.is_attached()
@@ -236,7 +241,7 @@ class Controller:
 
     def _common_settings(self) -> dict[str, float]:
         """What layers are told together, and no plan of one of them holds."""
-        settings: dict[str, float] = {}
+        settings: dict[str, float] = {} if self.kept is None else self.kept.told()
         prune, scale = self._allocating, self._dynamic_scale
         if prune is not None:
             settings["cap"] = float(prune.cap)
@@ -271,7 +276,8 @@ class Controller:
             self._loaded.remove()
             self._loaded = None
         there = set(self.model.modules())
-        gone = []
+        gone = [] if self.kept is None else self.kept.detach()
+        self.kept = None
         for name, layer in self.layers.items():
             if layer.module not in there or not layer.is_attached():
                 gone.append(name or "(model)")

@@ -16,6 +16,8 @@ from torch import nn
 from ._library import ops
 from ._wrappers import inner_model
 from .gate import GradientGate, StateHolder
+from .kept.keeper import Keeper
+from .kept.modules import KEPT
 from .names import MODEL, fold
 from .nn.gated import GATE
 from .nn.layers import SPARSE
@@ -29,18 +31,21 @@ class StateWarning(UserWarning):
     """A run goes on with other settings than its state was saved under, or without a state."""
 
 
-Holders = dict[str, StateHolder]  # by the name of the layer or product
+Holders = dict[str, StateHolder | Keeper]  # by the name of the layer or product
 State = dict[str, torch.Tensor]
 
 
 def holders_in(module: nn.Module) -> Holders:
     """What holds state inside a module. The names are those of the layers: neither our submodules
     nor wrappers of torch are in them."""
-    return {
-        name_of_layer(name): child
-        for name, child in inner_model(module).named_modules()
-        if isinstance(child, StateHolder) and child.tensors_by_name()
-    }
+    holders: Holders = {}
+    for name, child in inner_model(module).named_modules():
+        if isinstance(child, StateHolder) and child.tensors_by_name():
+            holders[name_of_layer(name)] = child
+        keeper = vars(child).get(KEPT)
+        if isinstance(keeper, Keeper) and keeper not in holders.values():
+            holders[KEPT if KEPT not in holders else f"{name_of_layer(name)}.{KEPT}"] = keeper
+    return holders
 
 
 def name_of_layer(name: str) -> str:
@@ -83,9 +88,14 @@ def load_into(
     _check_version(state)
     saved = _by_holder(state, holders)
     loaded: list[tuple[torch.Tensor, torch.Tensor]] = []
+    keepers: list[tuple[Keeper, dict[str, torch.Tensor]]] = []
     differences: dict[str, list[str]] = {}
     for name, holder in holders.items():
         if name not in saved:
+            continue
+        if isinstance(holder, Keeper):
+            holder.check(saved[name])
+            keepers.append((holder, saved[name]))
             continue
         ours = holder.tensors_by_name()
         theirs = {key: _tensor(saved[name], name, key) for key in ours}
@@ -100,6 +110,8 @@ def load_into(
         loaded += [(ours[key], new[key]) for key in ours]
     for to, value in loaded:
         to.copy_(value)
+    for keeper, draws in keepers:
+        keeper.load(draws)
     notes = [f"{_listed(names)}: {difference}" for difference, names in differences.items()]
     if settings is not None:
         notes += _told_otherwise(settings, state)

@@ -10,6 +10,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from .kept.modules import KeptModules
 from .names import MODEL, fold, shorten
 from .nn.conversion_report import ConversionReport
 
@@ -227,12 +228,35 @@ def _warnings(sentences: list[str], names: Iterable[str], width: int) -> list[st
     return lines
 
 
+def _bytes(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
+
+
+def _kept(kept: KeptModules | None, width: int) -> list[str]:
+    """What autograd keeps of the last pass."""
+    if kept is None:
+        return []
+    tally = kept.tally
+    where = "" if list(kept.packing) == [""] else f" in {', '.join(fold(kept.packing))}"
+    lines = wrapped(f"kept for backward{where}: {kept.settings.in_words()}", width)
+    if not tally.packed and not tally.left:
+        return [*lines, "  no forward pass with gradients yet"]
+    sizes = f"{_bytes(tally.plain_bytes)} are {_bytes(tally.bytes)}"
+    lines += wrapped(f"  packed, {tally.packed} tensors: {sizes}", width, INDENT)
+    seconds = f"{1e3 * tally.packing_seconds:.1f} + {1e3 * tally.unpacking_seconds:.1f} ms"
+    lines += wrapped(f"  packing and unpacking took {seconds}", width, INDENT)
+    for why, (count, size) in sorted(tally.left.items(), key=lambda item: -item[1][1]):
+        lines += wrapped(f"  left, {count} tensors of {_bytes(size)}: {why}", width, INDENT)
+    return lines
+
+
 def summary_lines(
     report: Mapping[str, Row],
     left: Mapping[str, str],
     activations: ConversionReport,
     warnings: list[str],
     *,
+    kept: KeptModules | None = None,
     prunes: bool,
     width: int | None = None,
     worst_first: bool = False,
@@ -243,5 +267,5 @@ def summary_lines(
     if report:
         rows = _worst_first(report) if worst_first else report
         lines += _table(rows, width, prunes) + _asides(report, width)
-    lines += _left(left, width) + _activations(activations, width)
+    lines += _left(left, width) + _activations(activations, width) + _kept(kept, width)
     return lines + _warnings(warnings, report, width)

@@ -26,6 +26,16 @@
 // 0, over sqrt(p (1 - p) p' (1 - p')), so about by -p: little where most is pruned, and where their
 // signs agree it makes sums of them more exact (docs/maths.md). Rounding, whose probabilities are
 // often near 1/2, draws for each element by itself.
+//
+// **Windows.** What backward keeps is rounded by the gigabyte, and 16 bits for each value would be
+// most of its cost. There a word serves eight elements: each has 16 of its bits, from bit 0, 8, 16
+// or 24 on, around the end, four of them as they are and four with the highest bit turned. Every r
+// is uniform with 16 digits as before. Two windows share only the lower half of one and the upper
+// half of the other, which decides once in 256 elements; the two of a pair, 128 apart, are half a
+// turn from each other, so that of two with probabilities below 1/2 at most one is rounded up.
+// 32 words, two tiles, serve 256 elements: element i = 128 t + 32 s + w has the window from bit 8 s
+// on of word w, turned if t = 1. Word 8 k + l of two tiles holds the draws of elements 16 k + l and
+// 16 k + 8 + l in its lower and upper half, each with its highest bit turned.
 #ifndef SLIMGRAD_BASE_RNG_H_
 #define SLIMGRAD_BASE_RNG_H_
 
@@ -57,12 +67,13 @@ constexpr PhiloxWords philox(PhiloxWords counter, std::uint32_t key0, std::uint3
 }
 
 // What a draw is for. Streams of one seed are independent.
-enum class Stream : std::uint64_t { kPrune = 1, kRound = 2 };
+enum class Stream : std::uint64_t { kPrune = 1, kRound = 2, kKeep = 3 };
 inline constexpr std::uint64_t kRefinement = std::uint64_t{1} << 32;
 
 inline constexpr std::uint64_t kTileElements = 32;
 inline constexpr std::uint64_t kTileBlocks = 4;
 inline constexpr std::uint64_t kPruneStrata = 4;
+inline constexpr std::uint64_t kWindowElements = 256;
 
 struct RandomStream {
   std::uint64_t seed;
@@ -94,6 +105,18 @@ struct RandomStream {
     const std::uint32_t word = words[element / 16 % 2 * 2 + lane % 2];
     const std::uint32_t half = element / 8 % 2 == 0 ? word : word >> 16;
     return (half + shift_of(tile % strata)) & 0xffffu;
+  }
+
+  // r as a window. REQUIRES: strata is 1.
+  constexpr std::uint32_t window(std::uint64_t element) const {
+    const std::uint64_t i = element % kWindowElements;
+    const std::uint64_t w = i % 32;
+    const std::uint64_t first =
+        element / kWindowElements * (2 * kTileElements) + w / 8 * 16 + w % 8;
+    const std::uint32_t word = (draw(first) | draw(first + 8) << 16) ^ 0x80008000u;
+    const auto from = static_cast<int>(i / 32 % 4 * 8);
+    const std::uint32_t turned = i < kWindowElements / 2 ? 0 : 0x8000u;
+    return ((from == 0 ? word : word >> from | word << (32 - from)) & 0xffffu) ^ turned;
   }
 
   // R, in [0, 2^63).

@@ -196,6 +196,23 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("kept_memory() -> int");
   m.def("release_memory() -> int");
 
+  // What backward keeps. keep_values packs with a few bits a value, into int32 words
+  // (formats/kept.h) whose draws are those of `number` among all of a seed; group 0 is the default
+  // one. keep_exact leaves zeros out, into bytes; none if that does not pay. Values are taken in
+  // the order of memory, and come back with the strides given: those of restored_strides(x).
+  m.def(
+      "keep_values(Tensor x, int bits, int group, str rounding, SymInt seed, SymInt number) "
+      "-> Tensor");
+  m.def(
+      "restore_values(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype, int bits, "
+      "int group) -> Tensor");
+  m.def("kept_bad_groups(Tensor packed) -> int");
+  m.def("default_kept_group(int bits) -> int");
+  m.def("keep_exact(Tensor x, bool only_masks=False) -> Tensor");
+  m.def("restore_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");
+  m.def("restored_strides(Tensor x) -> int[]");
+  m.def("share_version(Tensor holder, Tensor of) -> ()");
+
   // The same as a layer uses it, with parameters, and for derivatives known by samples.
   m.def(
       "activation_steps(str activation, str[] names, float[] values, int bits, float low, "

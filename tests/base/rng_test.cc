@@ -54,6 +54,27 @@ TEST(RandomStream, SeedsStreamsAndElementsDiffer) {
   EXPECT_LE(equal, 6);  // 40,000 / 65,536 are expected; more than 6 come once in a million.
 }
 
+// Four elements, 32 apart, have the four windows of one word, and four more the same half a turn
+// further; all 32 words of two tiles serve.
+TEST(RandomStream, WindowsTurnWordsAround) {
+  const RandomStream random(5, Stream::kKeep);
+  for (const std::uint64_t first :
+       {std::uint64_t{0}, 3 * kWindowElements, std::uint64_t{1} << 40}) {
+    std::multiset<std::uint32_t> words, draws;
+    for (std::uint64_t i = 0; i < 32; ++i) {
+      const std::uint32_t word = random.window(first + i) | random.window(first + 64 + i) << 16;
+      EXPECT_EQ(random.window(first + 32 + i), (word >> 8) & 0xffffu);
+      EXPECT_EQ(random.window(first + 96 + i), (word >> 24 | word << 8) & 0xffffu);
+      words.insert((word ^ 0x8000u) & 0xffffu);
+      words.insert((word >> 16) ^ 0x8000u);
+    }
+    for (std::uint64_t i = 0; i < 128; ++i)
+      EXPECT_EQ(random.window(first + 128 + i), random.window(first + i) ^ 0x8000u);
+    for (std::uint64_t i = 0; i < 2 * kTileElements; ++i) draws.insert(random.draw(first / 4 + i));
+    EXPECT_EQ(words, draws);
+  }
+}
+
 // Elements 32 apart share a half word; each of the four takes it shifted by its quarters.
 TEST(RandomStream, DrawsForPruningAreStratified) {
   const RandomStream random(9, Stream::kPrune);

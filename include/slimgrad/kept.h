@@ -1,0 +1,58 @@
+// A tensor that backward will need, kept small until then: for modules and autograd nodes of one's
+// own in C++. torch's hooks for saved tensors exist only in its Python engine; there
+// slimgrad.keep() and slimgrad.compress(model, kept=) do the same for everything that is saved.
+//
+// A node that needs its input in backward holds a KeptTensor instead of a SavedVariable:
+//
+//     kept_ = slimgrad::KeptTensor(x, {.bits = 4}, seed, calls++);        // in forward
+//     const at::Tensor x = kept_.unpack();                                // in backward
+//
+// docs/kept.md has every bit of the format and what it costs. Values, not threads: a KeptTensor is
+// immutable, and any number of threads may unpack it.
+#ifndef SLIMGRAD_KEPT_H_
+#define SLIMGRAD_KEPT_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace slimgrad {
+
+struct KeepOptions {
+  int bits = 8;   // 8, 4 or 2; 0: exactly, without its zeros
+  int group = 0;  // values that share a scale: 16 to 512, a power of two; 0: by the bits
+  bool is_stochastic = true;  // unbiased; otherwise to the nearest level
+};
+
+class KeptTensor {
+ public:
+  // Packs a tensor on the CPU of float32, bfloat16 or float16 and any layout. One that holds NaN or
+  // Inf, and one that cannot be kept exactly in fewer bytes, is kept as it is. The draws are those
+  // of `number` among all that the seed makes. Throws InvalidArgument.
+  KeptTensor(const at::Tensor& x, const KeepOptions& options, std::uint64_t seed,
+             std::uint64_t number = 0);
+
+  // With the sizes, type and, if it was dense, the strides of the original. Throws c10::Error if
+  // that was changed in place since, as torch does for what it saves.
+  at::Tensor unpack() const;
+
+  // What it holds in memory.
+  std::size_t bytes() const { return packed_.nbytes(); }
+  // Whether the tensor itself is held, because packing it was no use.
+  bool is_plain() const { return options_.bits < 0; }
+
+ private:
+  at::Tensor packed_;
+  KeepOptions options_;
+  std::vector<std::int64_t> sizes_, strides_;
+  at::ScalarType type_;
+  c10::VariableVersion version_;
+  std::uint32_t saved_version_;
+};
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_KEPT_H_

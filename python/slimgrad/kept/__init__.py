@@ -1,0 +1,1 @@
+"""What backward keeps, packed until it is needed: hooks around everything that autograd saves."""
