@@ -1,6 +1,6 @@
 """Does training with packed saved tensors reach the same loss? A small GPT and a small ResNet.
 
-    python -m bench.kept_convergence --out results/kept_convergence.json [--data TEXT] [--images DIR]
+    python -m bench.kept_convergence --out FILE [--data TEXT] [--images DIR]
 
 Every run of a model starts from the same weights and sees the same batches for a seed; only what
 backward keeps differs. Reported are the mean loss over the last tenth of the steps, and what was

@@ -59,8 +59,9 @@ def measure(training: Training) -> dict[str, float]:
 
 
 def largest(fits: Callable[[int], bool], guess: int) -> int:
-    """The largest batch that fits, 0 if none does, from few trials near a good guess. REQUIRES: what
-    fits, fits with fewer, too."""
+    """The largest batch that fits, 0 if none does, from few trials near a good guess.
+
+    REQUIRES: fewer than what fits fit, too."""
     guess = max(1, guess)
     stride = max(1, guess // 16)
     low, high = 0, None  # fits, does not
@@ -93,7 +94,7 @@ def _limited(training: Training, most: float) -> bool:
 
 def largest_batch(training: Training, within: float) -> int:
     """That fits into so many MiB beside what the process has between steps: libraries, weights,
-    gradients, the optimizer's state. A step that does not fit fails, as the limit is the system's."""
+    gradients, the optimizer's state. The limit is the system's: a step that does not fit fails."""
     training.of_batch(1)
     training.step()
     _settle()

@@ -99,7 +99,7 @@ class GPT(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut. ReLU is a module each time, so that it can be converted."""
+    """Two 3x3 convolutions and a shortcut. ReLUs are modules, so that they can be converted."""
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()

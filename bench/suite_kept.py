@@ -1,4 +1,4 @@
-"""Everything that backward keeps, packed: against torch, checkpointing, torch.compile's memory budget.
+"""All that backward keeps, packed, against torch, checkpointing and torch.compile's memory budget.
 
 First a tensor alone: packing and unpacking it, in multiples of torch's copy of it. Then a training
 step of four networks in each of the ways of bench/kept_models.py: its time in turns within one
