@@ -16,7 +16,7 @@ from .attention_handles import GatedAttentionLayer, SparseAttentionLayer
 from .controller import Controller, Replaced
 from .gradients import Prune, Quantize, parse_gradients
 from .handles import GatedLayer, SparseLayer
-from .kept.modules import KEPT, KeptModules, packing_modules
+from .kept.modules import KEPT, KeptModules, changed_modules, packing_modules, why_not_changed
 from .kept.settings import Keep, parse_keep
 from .leftovers import left_layers
 from .nn.convert import convert_activations
@@ -139,12 +139,19 @@ def _check_layers(model: nn.Module, prune: Prune | None, selection: Selection) -
 
 def _check_kept(model: nn.Module, selection: Selection) -> None:
     """Refuses before anything has changed."""
-    packing = [name for name, module in model.named_modules() if KEPT in vars(module)]
-    if packing:
-        raise ValueError(
-            "[compress] expected kept= for a model that does not pack what it keeps yet, got one "
-            f"that does: {packing[0] or '(model)'}"
-        )
+    for name, module in model.named_modules():
+        if KEPT in vars(module):
+            raise ValueError(
+                "[compress] expected kept= for a model that does not pack what it keeps yet, got "
+                f"one that does: {name or '(model)'}"
+            )
+    for name, module in changed_modules(model, selection).items():
+        why_not = why_not_changed(module)
+        if why_not is not None:
+            raise ValueError(
+                f"[compress] expected kept= for modules whose class can be changed, got "
+                f"{name or '(model)'}, which {why_not}"
+            )
     if not packing_modules(model, selection):
         raise ValueError("[compress] expected include= to leave something for kept=, got nothing")
 
@@ -232,6 +239,7 @@ def compress(
             controller._look_between_steps(counts_passes=warmup > 0 or bool(schedule))
         if keep is not None:
             controller.kept = KeptModules(model, selection, keep, seed, stream)
+            controller.kept.attach()
     except BaseException:
         controller.remove()
         raise

@@ -236,7 +236,7 @@ def _kept(kept: KeptModules | None, width: int) -> list[str]:
     """What autograd keeps of the last pass."""
     if kept is None:
         return []
-    tally = kept.keeper.tally
+    tally = kept.tally
     where = "" if list(kept.packing) == [""] else f" in {', '.join(fold(kept.packing))}"
     lines = wrapped(f"kept for backward{where}: {kept.settings.in_words()}", width)
     if not tally.packed and not tally.left:

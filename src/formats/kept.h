@@ -103,11 +103,13 @@ constexpr Scale make_scale(float minimum, float maximum, float least_positive, i
   const bool has_zeros = minimum == 0.0f && maximum > 0.0f;
   const std::uint32_t low = internal::rounded_down(has_zeros ? least_positive : minimum);
   const float lowest = std::bit_cast<float>(low);
-  const auto num_steps = static_cast<float>((1 << bits) - (has_zeros ? 2 : 1));
+  const auto num_codes = static_cast<float>(1 << bits);
+  const float num_steps = has_zeros ? num_codes - 2.0f : num_codes - 1.0f;
+  // Constants, where the width is one.
+  const float part = has_zeros ? 1.0f / (num_codes - 2.0f) : 1.0f / (num_codes - 1.0f);
   const float range = maximum - lowest;
   if (!internal::is_finite(range)) return {};
-  const std::uint32_t step_bits =
-      internal::rounded_up(std::max(range * (1.0f / num_steps), kLeastStep));
+  const std::uint32_t step_bits = internal::rounded_up(std::max(range * part, kLeastStep));
   const float step = std::bit_cast<float>(step_bits);
   if (!internal::is_finite(step) || !internal::is_finite(lowest + num_steps * step)) return {};
   return {.word = low >> 16 | step_bits | (has_zeros ? kZeroFlag : 0),

@@ -14,11 +14,7 @@ namespace {
 
 class RecyclingAllocator final : public c10::Allocator {
  public:
-  // Never destroyed: tensors may outlive everything static.
-  static RecyclingAllocator& instance() {
-    static auto* const allocator = new RecyclingAllocator;
-    return *allocator;
-  }
+  explicit RecyclingAllocator(std::size_t most_kept) : most_kept_(most_kept) {}
 
   c10::DataPtr allocate(std::size_t num_bytes) override {
     if (num_bytes < kLeastKept) return c10::GetCPUAllocator()->allocate(num_bytes);
@@ -46,6 +42,7 @@ class RecyclingAllocator final : public c10::Allocator {
   struct Memory {
     c10::DataPtr pointer;
     std::size_t num_bytes;
+    RecyclingAllocator* owner;
   };
 
   Memory take(std::size_t num_bytes) {
@@ -60,12 +57,12 @@ class RecyclingAllocator final : public c10::Allocator {
         return memory;
       }
     }
-    return {c10::GetCPUAllocator()->allocate(num_bytes), num_bytes};
+    return {c10::GetCPUAllocator()->allocate(num_bytes), num_bytes, this};
   }
 
   static void give_back(void* context) {
     auto* const memory = static_cast<Memory*>(context);
-    instance().keep(std::move(*memory));
+    memory->owner->keep(std::move(*memory));
     delete memory;
   }
 
@@ -74,38 +71,48 @@ class RecyclingAllocator final : public c10::Allocator {
     const std::scoped_lock lock(mutex_);
     kept_bytes_ += memory.num_bytes;
     kept_.push_front(std::move(memory));
-    while (kept_bytes_ > kMostKept) {
+    while (kept_bytes_ > most_kept_) {
       kept_bytes_ -= kept_.back().num_bytes;
       dropped.splice(dropped.end(), kept_, std::prev(kept_.end()));
     }
   }
 
+  const std::size_t most_kept_;
   std::mutex mutex_;
   std::list<Memory> kept_;  // used last first
   std::size_t kept_bytes_ = 0;
 };
+
+// Never destroyed: tensors may outlive everything static.
+RecyclingAllocator& of_gradients() {
+  static auto* const allocator = new RecyclingAllocator(kMostKept);
+  return *allocator;
+}
+RecyclingAllocator& of_unpacked() {
+  static auto* const allocator = new RecyclingAllocator(kMostKeptUnpacked);
+  return *allocator;
+}
 
 constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 
 }  // namespace
 
 at::Tensor recycled_empty(at::IntArrayRef sizes, at::ScalarType type, at::MemoryFormat format) {
-  return at::Tensor(
-      at::detail::empty_generic(sizes, &RecyclingAllocator::instance(), kCpu, type, format));
+  return at::Tensor(at::detail::empty_generic(sizes, &of_gradients(), kCpu, type, format));
 }
 
-at::Tensor recycled_empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
-                                  at::ScalarType type) {
-  return at::Tensor(at::detail::empty_strided_generic(sizes, strides,
-                                                      &RecyclingAllocator::instance(), kCpu, type));
+at::Tensor recycled_empty_unpacked(at::IntArrayRef sizes, at::IntArrayRef strides,
+                                   at::ScalarType type) {
+  return at::Tensor(at::detail::empty_strided_generic(sizes, strides, &of_unpacked(), kCpu, type));
 }
 
 at::Tensor recycled_empty_like(const at::Tensor& like) {
   if (!like.is_non_overlapping_and_dense()) return at::empty_like(like);
-  return recycled_empty_strided(like.sizes(), like.strides(), like.scalar_type());
+  return at::Tensor(at::detail::empty_strided_generic(like.sizes(), like.strides(), &of_gradients(),
+                                                      kCpu, like.scalar_type()));
 }
 
-std::size_t recycled_bytes() { return RecyclingAllocator::instance().kept_bytes(); }
-std::size_t release_recycled() { return RecyclingAllocator::instance().release(); }
+std::size_t recycled_bytes() { return of_gradients().kept_bytes() + of_unpacked().kept_bytes(); }
+std::size_t release_recycled() { return of_gradients().release() + of_unpacked().release(); }
 
 }  // namespace slimgrad::torch_ops

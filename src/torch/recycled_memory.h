@@ -17,14 +17,17 @@ namespace slimgrad::torch_ops {
 
 inline constexpr std::size_t kLeastKept = std::size_t{1} << 20;
 inline constexpr std::size_t kMostKept = std::size_t{128} << 20;
+inline constexpr std::size_t kMostKeptUnpacked = std::size_t{32} << 20;
 
 // Like at::empty with the type, sizes and memory format given, on the CPU.
 at::Tensor recycled_empty(at::IntArrayRef sizes, at::ScalarType type, at::MemoryFormat format);
-// Like at::empty_strided on the CPU.
-at::Tensor recycled_empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
-                                  at::ScalarType type);
 // Like at::empty_like, of a tensor on the CPU.
 at::Tensor recycled_empty_like(const at::Tensor& like);
+
+// Like at::empty_strided on the CPU, for what backward unpacks and needs for a moment. It has
+// memory of its own and keeps less of it: whoever packs tensors wants a low peak.
+at::Tensor recycled_empty_unpacked(at::IntArrayRef sizes, at::IntArrayRef strides,
+                                   at::ScalarType type);
 
 // What is kept now, in bytes; and all of it given back to torch's allocator. Returns how many
 // bytes.

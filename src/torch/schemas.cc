@@ -196,7 +196,7 @@ TORCH_LIBRARY(slimgrad, m) {
       "int group) -> Tensor");
   m.def("kept_bad_groups(Tensor packed) -> int");
   m.def("default_kept_group(int bits) -> int");
-  m.def("keep_exact(Tensor x) -> Tensor");
+  m.def("keep_exact(Tensor x, bool only_masks=False) -> Tensor");
   m.def("restore_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");
   m.def("restored_strides(Tensor x) -> int[]");
   m.def("share_version(Tensor holder, Tensor of) -> ()");

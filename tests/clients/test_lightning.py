@@ -138,3 +138,20 @@ def test_gradients_that_are_accumulated(tmp_path):
 def test_gradients_that_are_clipped(tmp_path):
     _, controller, _ = fit(sg.Prune(0.8), folder=tmp_path, gradient_clip_val=0.1)
     assert set(calls(controller).values()) == {4}
+
+
+def test_what_training_step_saves_is_packed(tmp_path):
+    plain, _, _ = fit(folder=tmp_path)
+    torch.manual_seed(0)
+    module = Classifier()
+    controller = sg.compress(module, kept=sg.Keep(bits=8, min_elements=1), seed=3)
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=1, max_epochs=1, default_root_dir=tmp_path, **options
+    )
+    trainer.fit(module, data(4))
+    tally = controller.kept.tally
+    assert tally.packed >= 4  # of the last step: GELU, ReLU, two linear layers, the loss
+    for a, b in zip(module.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=0.02) and not torch.equal(a, b)
+    assert controller.remove() == [] and type(module) is Classifier

@@ -24,6 +24,9 @@ Observer = Callable[[torch.Tensor, Handle, str | None], None]
 
 DRAWS = "draws"
 
+# Dropout on the CPU saves its mask as floats, which no gradient goes through.
+_MAY_BE_MASKS = (rules.NO_GRADIENT, rules.COMPILED)
+
 _local = threading.local()  # .observers: whoever measures what is kept in this thread
 
 
@@ -112,9 +115,9 @@ class Keeper:
         began = time.perf_counter()
         why = rules.reason_to_leave(tensor, self.settings.min_elements)
         handle: Handle | None = None
-        if why is None:
+        if why is None or (why in _MAY_BE_MASKS and tensor.numel() >= self.settings.min_elements):
             with self._lock:
-                handle, why = self._packed(tensor)
+                handle, why = self._packed(tensor, why)
         if handle is None:
             handle = _left(tensor, why)
         self.tally.saved(tensor, handle, why, time.perf_counter() - began)
@@ -128,7 +131,8 @@ class Keeper:
         self.tally.unpacking_seconds += time.perf_counter() - began
         return tensor
 
-    def _packed(self, tensor: torch.Tensor) -> tuple[Packed | None, str | None]:
+    def _packed(self, tensor: torch.Tensor, why: str | None) -> tuple[Packed | None, str | None]:
+        """why: if a reason is given, only what is a mask in the end is packed, exactly."""
         plain = tensor.detach()
         own = list(plain.stride())
         stride = own if plain.is_contiguous() else ops.restored_strides(plain)
@@ -138,7 +142,7 @@ class Keeper:
         key = (storage, plain.storage_offset(), shape, plain.dtype, plain._version)
         words = self._find(key)
         if words is None:
-            words, why = self._make(tensor, plain)
+            words, why = self._make(tensor, plain, why)
             if words is None:
                 return None, why
             self._known[key] = weakref.ref(words, lambda ref: self._forget(key, ref))
@@ -153,12 +157,14 @@ class Keeper:
             if self._known.get(key) is ref:
                 del self._known[key]
 
-    def _make(self, tensor: torch.Tensor, plain: torch.Tensor) -> tuple[Words | None, str | None]:
+    def _make(
+        self, tensor: torch.Tensor, plain: torch.Tensor, why: str | None
+    ) -> tuple[Words | None, str | None]:
         settings = self.settings
-        if settings.bits == EXACT:
-            packed = ops.keep_exact(plain)
+        if settings.bits == EXACT or why is not None:
+            packed = ops.keep_exact(plain, only_masks=why is not None)
             if packed.numel() == 0:
-                return None, rules.DENSE
+                return None, why or rules.DENSE
             return Words(plain, packed, EXACT, 0), None
         bits = rules.bits_for(tensor, settings.bits)
         group = settings.group_at(bits)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from ..class_change import Made, change_class, class_within, core_class, made_class
 from ..selection import Selection
 from .keeper import Keeper, Untouched
 from .settings import EXACT, Keep
+from .tally import Tally
 
 KEPT = "slimgrad_kept"  # where a module has its keeper. No submodule: containers call theirs.
 
@@ -16,9 +18,12 @@ class Keeps(Made):
     """Packs what its forward saves."""
 
     def forward(self, *args, **kwargs):
-        keeper = vars(self).get(KEPT)  # None: the class may be gone, and the bound method be held
+        # The class may be gone, and somebody still hold the bound method, as accelerate's hooks do.
+        if not isinstance(self, Keeps):
+            return type(self).forward(self, *args, **kwargs)
+        keeper = vars(self).get(KEPT)  # None: made by type(model)(...)
         if keeper is None:
-            return _next_forward(self)(*args, **kwargs)
+            return super().forward(*args, **kwargs)
         return keeper.run(super().forward, *args, **kwargs)
 
 
@@ -26,16 +31,12 @@ class KeepsTrainingStep(Keeps):
     """A LightningModule: its training_step computes the loss, too."""
 
     def training_step(self, *args, **kwargs):
+        if not isinstance(self, Keeps):
+            return type(self).training_step(self, *args, **kwargs)
         keeper = vars(self).get(KEPT)
         if keeper is None:
-            return type(self).training_step(self, *args, **kwargs)
+            return super().training_step(*args, **kwargs)
         return keeper.run(super().training_step, *args, **kwargs)
-
-
-def _next_forward(module: nn.Module):
-    if isinstance(module, Keeps):
-        return super(Keeps, module).forward
-    return module.forward
 
 
 def attach(module: nn.Module, keeper: Keeper | Untouched) -> None:
@@ -73,6 +74,19 @@ def excluded_modules(model: nn.Module, selection: Selection) -> dict[str, nn.Mod
     return found
 
 
+def changed_modules(model: nn.Module, selection: Selection) -> dict[str, nn.Module]:
+    """By name, all whose class changes."""
+    return packing_modules(model, selection) | excluded_modules(model, selection)
+
+
+def why_not_changed(module: nn.Module) -> str | None:
+    if "forward" in vars(module):
+        return "has a forward of its own on the object, as hooks of accelerate do: compress before"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "is TorchScript"
+    return None
+
+
 def _is_below(name: str, others: dict[str, nn.Module]) -> bool:
     return any(not other or name.startswith(f"{other}.") for other in others)
 
@@ -90,20 +104,31 @@ class KeptModules:
         self.keeper = Keeper(settings, seed, stream)
         self.packing = packing_modules(model, selection)
         self.untouched = excluded_modules(model, selection)
-        for module in self.packing.values():
-            attach(module, self.keeper)
-        for module in self.untouched.values():
-            attach(module, Untouched())
+        self._attached: dict[str, nn.Module] = {}
+
+    def attach(self) -> None:
+        keepers = dict.fromkeys(self.packing, self.keeper) | dict.fromkeys(
+            self.untouched, Untouched()
+        )
+        for name, module in {**self.packing, **self.untouched}.items():
+            attach(module, keepers[name])
+            self._attached[name] = module
 
     def detach(self) -> list[str]:
         """Gives the modules back. Returns the names of those that are others by now."""
         gone = []
-        for name, module in {**self.packing, **self.untouched}.items():
+        for name, module in self._attached.items():
             if isinstance(module, Keeps) and KEPT in vars(module):
                 detach(module)
             else:
                 gone.append(name or "(model)")
+        self._attached.clear()
         return gone
+
+    @property
+    def tally(self) -> Tally:
+        """What the last forward pass saved."""
+        return self.keeper.tally
 
     def told(self) -> dict[str, float]:
         """What was set, as numbers: states are compared by it."""

@@ -11,18 +11,18 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # Reasons, as reports give them. The first three are not counted: they live anyway, or not for long.
 LEAF = "parameters and other leaves of the graph"
 OF_LEAF = "views and casts of leaves"
-RECOMPUTED = "recomputed inside backward"
+IN_BACKWARD = "saved inside backward: recomputed, or for second derivatives"
 NO_GRADIENT = "inputs, buffers and statistics: no gradient goes through them"
 COMPILED = "saved by a graph of torch.compile, which does not say what it needs exactly"
 TYPE = "masks, indices and other types than float32, bfloat16, float16"
 SUBCLASS = "tensor subclasses, sparse tensors, other devices than the CPU"
 SMALL = "small"
-EXPANDED = "expanded: larger than its memory"
+EXPANDED = "expanded: elements share their memory"
 CHECKPOINT = "inputs of checkpointed parts: recomputing needs every bit"
 NOT_FINITE = "holds NaN or Inf, or numbers too far apart"
 EXCLUDED = "excluded"
 DENSE = "no zeros to leave out"
-LIVES_ANYWAY = (LEAF, OF_LEAF, RECOMPUTED)
+LIVES_ANYWAY = (LEAF, OF_LEAF, IN_BACKWARD)
 
 # Nodes that hand a parameter on: autocast's copies, and views.
 _CASTS_AND_VIEWS = {
@@ -54,13 +54,21 @@ _NEEDS_8_BITS = ("LogSoftmaxBackward0",)
 def _comes_from_leaf(tensor: torch.Tensor) -> bool:
     base = tensor._base
     if base is not None:
-        return base.is_leaf or _comes_from_leaf(base)
+        return base.requires_grad and (base.is_leaf or _comes_from_leaf(base))
     node = tensor.grad_fn
     while node is not None and node.name() in _CASTS_AND_VIEWS:
         node = node.next_functions[0][0]
         if node is not None and node.name() == "torch::autograd::AccumulateGrad":
             return True
     return False
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether several of its elements are one in memory."""
+    return any(
+        stride == 0 and size > 1
+        for size, stride in zip(tensor.size(), tensor.stride(), strict=True)
+    )
 
 
 def _reason_without_gradient(tensor: torch.Tensor, min_elements: int) -> str:
@@ -92,8 +100,8 @@ def reason_to_leave(tensor: torch.Tensor, min_elements: int) -> str | None:
     if tensor.numel() < min_elements or tensor.numel() == 0:
         return SMALL
     if torch._C._current_graph_task_id() != -1:
-        return RECOMPUTED
-    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        return IN_BACKWARD
+    if 0 in tensor.stride() and _is_expanded(tensor):
         return EXPANDED
     frame = sys._getframe(2)
     if frame.f_back is not None and _CHECKPOINT_FILE in (

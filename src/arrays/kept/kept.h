@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -43,7 +44,10 @@ void restore_values(std::span<const std::uint32_t> words, const kept::Format& fo
 //     |where the survivors of each task begin, uint64, and where all end|masks|survivors|
 //
 // Bit k of mask byte m says that value 8 m + k is not 0 (all bits of it; -0.0 stays). The survivors
-// of a task begin at a multiple of 16 bytes, and 16 unused bytes follow them.
+// of a task begin at a multiple of 16 bytes, and 16 unused bytes follow them. Where all survivors
+// are the same, as in the mask of a dropout, the masks and one value are enough:
+//
+//     |2^64 - 1|the value, uint64|masks|
 
 inline constexpr std::size_t kExactValues = std::size_t{1} << 15;
 
@@ -61,7 +65,16 @@ ExactLayout exact_layout(const void* values, std::size_t num_values, std::size_t
 void keep_exactly(const void* values, std::size_t num_values, std::size_t width,
                   const ExactLayout& layout, const Parallel& parallel,
                   std::span<std::uint8_t> bytes);
-// Throws InvalidArgument for bytes that are too short for so many values.
+
+// The value of all that is not 0, if there is one such value. Looks at little of other arrays.
+std::optional<std::uint32_t> only_survivor(const void* values, std::size_t num_values,
+                                           std::size_t width, const Parallel& parallel);
+constexpr std::size_t mask_bytes(std::size_t num_values) { return 16 + (num_values + 7) / 8; }
+// REQUIRES: `survivor` is that of the values, and bytes.size() is mask_bytes(num_values).
+void keep_mask(const void* values, std::size_t num_values, std::size_t width,
+               std::uint32_t survivor, const Parallel& parallel, std::span<std::uint8_t> bytes);
+
+// What either of the two wrote. Throws InvalidArgument for bytes that are not so many values.
 void restore_exactly(std::span<const std::uint8_t> bytes, std::size_t width,
                      const Parallel& parallel, void* values, std::size_t num_values);
 

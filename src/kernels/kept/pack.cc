@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <type_traits>
 
 #include "kernels/any_values.h"
 #include "kernels/dispatch.h"
@@ -71,15 +72,16 @@ class Windows {
 };
 
 // The scales of a block's groups; false if one of them is bad.
-HWY_INLINE bool find_scales(const float* values, std::size_t group, int bits, kept::Scale* scales) {
+template <int kBits>
+HWY_INLINE bool find_scales(const float* values, std::size_t group, kept::Scale* scales) {
   const F32 f32;
   const U32 u32;
   bool all_good = true;
   for (std::size_t first = 0; first < kept::kBlockValues; first += group, ++scales) {
     const float* const end = values + first + group;
-    Floats least = hn::Load(f32, end - hn::Lanes(f32)), most = least, odd = hn::Sub(least, least);
+    Floats least = hn::LoadU(f32, end - hn::Lanes(f32)), most = least, odd = hn::Sub(least, least);
     for (const float* from = values + first; from + hn::Lanes(f32) < end; from += hn::Lanes(f32)) {
-      const Floats x = hn::Load(f32, from);
+      const Floats x = hn::LoadU(f32, from);
       least = hn::Min(least, x);
       most = hn::Max(most, x);
       odd = hn::Or(odd, hn::Sub(x, x));  // 0, or NaN for what is not finite
@@ -95,12 +97,12 @@ HWY_INLINE bool find_scales(const float* values, std::size_t group, int bits, ke
     if (minimum == 0.0f && maximum > 0.0f) {
       Floats positive = hn::Set(f32, maximum);
       for (const float* from = values + first; from < end; from += hn::Lanes(f32)) {
-        const Floats x = hn::Load(f32, from);
+        const Floats x = hn::LoadU(f32, from);
         positive = hn::Min(positive, hn::IfThenElse(hn::Gt(x, hn::Zero(f32)), x, positive));
       }
       least_positive = hn::GetLane(hn::MinOfLanes(f32, positive));
     }
-    *scales = kept::make_scale(minimum, maximum, least_positive, bits);
+    *scales = kept::make_scale(minimum, maximum, least_positive, kBits);
     all_good = all_good && !scales->is_bad();
   }
   return all_good;
@@ -128,7 +130,7 @@ HWY_INLINE void code_block(const float* values, std::size_t rows_of_group,
       const Floats per_step = hn::Set(f32, scale.per_step);
       const auto push = [&](std::size_t v, auto has_zeros) HWY_ATTR {
         const std::size_t i = row * fewbit::kNumColumns + v * kLanes;
-        const Floats x = hn::Load(f32, values + i);
+        const Floats x = hn::LoadU(f32, values + i);
         const Words y = hn::BitCast(u32, hn::ConvertTo(i32, hn::Mul(hn::Sub(x, lowest), per_step)));
         const Words r = kStochastic ? hn::Load(u32, windows + i) : half;
         Words sum = hn::Add(y, r);
@@ -153,7 +155,7 @@ template <int kBits, bool kStochastic, typename T>
 std::size_t pack_blocks(const T* values, std::size_t num_blocks, const kept::Format& format,
                         const RandomStream& random, std::uint64_t first_index, std::uint32_t* codes,
                         std::uint32_t* scale_words) {
-  const F32 f32;
+  [[maybe_unused]] const F32 f32;
   Windows drawing(random);
   HWY_ALIGN std::uint32_t windows[kept::kBlockValues];
   HWY_ALIGN float floats[kept::kBlockValues];
@@ -161,11 +163,16 @@ std::size_t pack_blocks(const T* values, std::size_t num_blocks, const kept::For
   const std::size_t num_groups = kept::kBlockValues / format.group;
   std::size_t num_bad = 0;
   for (std::size_t block = 0; block < num_blocks; ++block) {
-    for (std::size_t i = 0; i < kept::kBlockValues; i += hn::Lanes(f32))
-      hn::Store(load_floats(f32, values + i), f32, floats + i);
-    if (HWY_LIKELY(find_scales(floats, format.group, kBits, scales))) {
+    const float* from = floats;
+    if constexpr (std::is_same_v<T, float>) {
+      from = values;
+    } else {
+      for (std::size_t i = 0; i < kept::kBlockValues; i += hn::Lanes(f32))
+        hn::Store(load_floats(f32, values + i), f32, floats + i);
+    }
+    if (HWY_LIKELY(find_scales<kBits>(from, format.group, scales))) {
       if constexpr (kStochastic) drawing.fill(first_index, windows);
-      code_block<kBits, kStochastic>(floats, format.group / fewbit::kNumColumns, scales, windows,
+      code_block<kBits, kStochastic>(from, format.group / fewbit::kNumColumns, scales, windows,
                                      codes);
       for (std::size_t g = 0; g < num_groups; ++g) scale_words[g] = scales[g].word;
     } else {

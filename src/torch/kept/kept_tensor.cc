@@ -22,7 +22,7 @@ KeptTensor::KeptTensor(const at::Tensor& x, const KeepOptions& options, std::uin
   version_ = plain.unsafeGetTensorImpl()->version_counter();
   saved_version_ = version_.current_version();
   if (options.bits == 0) {
-    packed_ = torch_ops::keep_exact_cpu(plain);
+    packed_ = torch_ops::keep_exact_cpu(plain, false);
     if (packed_.numel() > 0) return;
   } else {
     packed_ = torch_ops::keep_values_cpu(

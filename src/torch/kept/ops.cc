@@ -53,7 +53,7 @@ void check_words(const at::Tensor& packed, const c10::SymInt& num_values,
 // tensor, and fresh pages would cost more than the arithmetic.
 at::Tensor empty_result(const char* op, at::IntArrayRef size, at::IntArrayRef stride,
                         at::ScalarType dtype) {
-  at::Tensor result = recycled_empty_strided(size, stride, dtype);
+  at::Tensor result = recycled_empty_unpacked(size, stride, dtype);
   check(result.is_non_overlapping_and_dense(), op, "strides of a dense tensor", stride);
   return result;
 }
@@ -127,19 +127,27 @@ constexpr std::size_t kLeastSaving = 8;
 
 }  // namespace
 
-at::Tensor keep_exact_cpu(const at::Tensor& x) {
+at::Tensor keep_exact_cpu(const at::Tensor& x, bool only_masks) {
   check_float_dtype(x, "keep_exact");
   const at::Tensor dense = dense_like_result(x);
   const auto num_values = static_cast<std::size_t>(x.numel());
   const auto width = static_cast<std::size_t>(x.element_size());
-  const ExactLayout layout = exact_layout(dense.const_data_ptr(), num_values, width, for_tasks);
+  const void* const values = dense.const_data_ptr();
+  const auto empty_bytes = [](std::size_t size) {
+    return at::empty({static_cast<std::int64_t>(size)}, at::TensorOptions().dtype(at::kByte));
+  };
+  if (const auto survivor = only_survivor(values, num_values, width, for_tasks)) {
+    const at::Tensor bytes = empty_bytes(mask_bytes(num_values));
+    keep_mask(values, num_values, width, *survivor, for_tasks,
+              mutable_elements<std::uint8_t>(bytes));
+    return bytes;
+  }
+  if (only_masks) return empty_bytes(0);
+  const ExactLayout layout = exact_layout(values, num_values, width, for_tasks);
   const std::size_t plain = num_values * width;
-  const bool pays = layout.num_bytes() <= plain - plain / kLeastSaving;
-  const at::Tensor bytes = at::empty({pays ? static_cast<std::int64_t>(layout.num_bytes()) : 0},
-                                     at::TensorOptions().dtype(at::kByte));
-  if (pays)
-    keep_exactly(dense.const_data_ptr(), num_values, width, layout, for_tasks,
-                 mutable_elements<std::uint8_t>(bytes));
+  if (layout.num_bytes() > plain - plain / kLeastSaving) return empty_bytes(0);
+  const at::Tensor bytes = empty_bytes(layout.num_bytes());
+  keep_exactly(values, num_values, width, layout, for_tasks, mutable_elements<std::uint8_t>(bytes));
   return bytes;
 }
 

@@ -18,8 +18,9 @@ at::Tensor restore_values_cpu(const at::Tensor& packed, at::IntArrayRef size,
 // Of the words of keep_values.
 std::int64_t kept_bad_groups(const at::Tensor& packed);
 
-// Empty if it would save too little.
-at::Tensor keep_exact_cpu(const at::Tensor& x);
+// Empty if it would save too little. only_masks: and for all but those whose values are 0 or one
+// other number.
+at::Tensor keep_exact_cpu(const at::Tensor& x, bool only_masks);
 at::Tensor restore_exact_cpu(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
                              at::ScalarType dtype);
 

@@ -103,6 +103,34 @@ TEST(ExactArrays, ComeBackToTheBit) {
   }
 }
 
+template <typename Word>
+void mask_round_trip(std::size_t num_values, Word survivor) {
+  std::mt19937 engine(3);
+  std::vector<Word> values(num_values), back(num_values, Word{1});
+  for (Word& value : values) value = engine() % 8 < 1 ? Word{0} : survivor;
+  const auto found = only_survivor(values.data(), num_values, sizeof(Word), from_last_on_threads);
+  ASSERT_TRUE(found.has_value());
+  std::vector<std::uint8_t> bytes(mask_bytes(num_values));
+  keep_mask(values.data(), num_values, sizeof(Word), *found, from_last_on_threads, bytes);
+  restore_exactly(bytes, sizeof(Word), from_last_on_threads, back.data(), num_values);
+  EXPECT_EQ(back, values);
+  EXPECT_THROW(restore_exactly(bytes, sizeof(Word), one_by_one, back.data(), num_values + 9),
+               InvalidArgument);
+  if (num_values > 10) {
+    values[num_values - 1] = static_cast<Word>(survivor + 1);
+    values[num_values - 2] = survivor;
+    EXPECT_FALSE(only_survivor(values.data(), num_values, sizeof(Word), one_by_one).has_value());
+  }
+}
+
+TEST(ExactArrays, OfOneValueAndZerosAreMasks) {
+  for (const std::size_t n : {1, 8, 1000, 32769, 100'003}) {
+    mask_round_trip<std::uint16_t>(n, 0x3f8e);
+    mask_round_trip<std::uint32_t>(n, 0x3f8e38e4);
+    mask_round_trip<std::uint32_t>(n, 0);
+  }
+}
+
 TEST(ExactArrays, TakeABitForEveryZero) {
   const std::vector<std::uint32_t> values(32768);
   const ExactLayout layout = exact_layout(values.data(), values.size(), 4, one_by_one);

@@ -1,0 +1,22 @@
+"""Packed tensors under DistributedDataParallel and FSDP2."""
+
+import kept_ranks
+import pytest
+import torch
+from kept_samples import same
+from ranks import run_ranks
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp, converted after"])
+def test_ranks_draw_differently_and_stay_together(tmp_path, kind):
+    run_ranks(kept_ranks.train, (str(tmp_path), kind))
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert 0 < first["error"] < 0.02
+    assert same(first["gradients"], second["gradients"])
+    assert same(first["parameters"], second["parameters"])
+    assert first["losses"][-1] < first["losses"][0]
+    assert first["packed"] == second["packed"] > 10
+    assert torch.equal(first["draws"], second["draws"])
+    if kind == "ddp":
+        assert not same(first["own"], second["own"])
+    assert first["removed"] == []
