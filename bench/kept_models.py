@@ -181,9 +181,9 @@ class Network:
 
 
 def _feed_forward(width: int, depth: int, batch: int) -> Network:
-    title = f"{depth} feed-forward blocks {width} wide, {batch} rows"
+    title = f"{depth} feed-forward blocks {width} wide, {batch} x 64 rows"
     return Network(
-        title, batch, lambda: FeedForwardNet(width, depth), lambda n: (torch.randn(n, width),)
+        title, batch, lambda: FeedForwardNet(width, depth), lambda n: (torch.randn(64 * n, width),)
     )
 
 
@@ -226,14 +226,14 @@ def networks(quick: bool) -> dict[str, Network]:
     """By name. Quick ones are only there to see that all runs."""
     if quick:
         found = {
-            "feed-forward": _feed_forward(64, 2, 256),
+            "feed-forward": _feed_forward(64, 2, 4),
             "gpt": _gpt(64, 64, 2, 4),
             "resnet": _resnet(32, [1, 1], 16, 4),
             "bert": _bert(64, 64, 2, 4),
         }
     else:
         found = {
-            "feed-forward": _feed_forward(256, 4, 8192),
+            "feed-forward": _feed_forward(256, 4, 128),
             "gpt": _gpt(512, 384, 6, 4),
             "resnet": _resnet(224, [2, 2, 2, 2], 64, 8),
             "bert": _bert(256, 384, 6, 8),

@@ -34,10 +34,8 @@ BATCH_WAYS = [
     "torch.utils.checkpoint",
     "activations=3",
     "kept=8",
-    "kept=8, activations=3",
     "kept=4",
     "kept=4, activations=3",
-    "kept=2",
 ]
 
 
