@@ -1,0 +1,186 @@
+"""All that backward keeps, packed, against torch, checkpointing and torch.compile's memory budget.
+
+First a tensor alone: packing and unpacking it, in multiples of torch's copy of it. Then a training
+step of four networks in each of the ways of bench/kept_models.py: its time in turns within one
+process, and what autograd keeps, what the process has between steps and its peak, each from a
+process of its own. Last the largest batch that fits into the memory that torch needs for the batch
+of the table.
+
+    python -m bench.suite_kept --out results/kept.json [--part PART ...] [--quick]
+
+measures the parts given anew and leaves the others of the file as they are, so that a long run can
+be cut up: `tensor`, and of each network its time, its memory and its largest batches, as in
+`gpt:time`, `gpt:memory`, `gpt:batch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bench.kept_memory import in_process
+from bench.kept_models import WAYS, Training, networks
+from bench.timing import Row, commit, print_table, race, write_json
+
+KINDS = ("time", "memory", "batch")
+SECONDS = {True: 0.5, False: 100.0}  # of a race of steps, quick or not
+BATCH_WAYS = [
+    "torch",
+    "torch.utils.checkpoint",
+    "activations=3",
+    "kept=8",
+    "kept=4",
+    "kept=4, activations=3",
+]
+
+
+@dataclass
+class KeptRow(Row):
+    """A row of a network: times may be of another run than bytes, so each part has its commit.
+
+    milliseconds, ratio: 0 where no time was measured, as in all parts but `tensor` and `time`.
+    MiB: kept by autograd; held: as the system sees it; idle: resident between steps; peak.
+    batch: the largest within `within` MiB beside what is idle."""
+
+    part: str = ""
+    commit: str = ""
+    kept: float | None = None
+    held: float | None = None
+    idle: float | None = None
+    peak: float | None = None
+    batch: int | None = None
+    within: float | None = None
+
+
+def tensor_rows(quick: bool) -> list[Row]:
+    """The tensor is as large as the largest that the GPT of the table keeps, and random."""
+    ops = torch.ops.slimgrad
+    rows: list[Row] = []
+    size = 1 << 16 if quick else 1 << 22
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(size).to(dtype)
+        sparse = x.relu()
+        out = torch.empty_like(x)
+        kind = str(dtype).removeprefix("torch.")
+        case = f"{size >> 10} Ki {kind}"
+        packs = {"torch: copy_": lambda x=x, out=out: out.copy_(x)}
+        packs["torch: clone"] = lambda x=x: x.clone()
+        unpacks = dict(packs)
+        for bits in (8, 4, 2):
+            group = ops.default_kept_group(bits)
+            for rounding in ("stochastic", "nearest"):
+                packs[f"{bits} bits, {rounding}"] = (
+                    lambda x=x, bits=bits, group=group, rounding=rounding: ops.keep_values(
+                        x, bits, group, rounding, 1, 0
+                    )
+                )
+            packed = ops.keep_values(x, bits, group, "stochastic", 1, 0)
+            unpacks[f"{bits} bits"] = lambda x=x, packed=packed, bits=bits, group=group: (
+                ops.restore_values(packed, x.size(), x.stride(), x.dtype, bits, group)
+            )
+        packs["exact, half zeros"] = lambda sparse=sparse: ops.keep_exact(sparse)
+        packed = ops.keep_exact(sparse)
+        unpacks["exact, half zeros"] = lambda x=x, packed=packed: ops.restore_exact(
+            packed, x.size(), x.stride(), x.dtype
+        )
+        seconds = 0.2 if quick else 8.0
+        rows += race("kept", f"{case}, packing", "torch: copy_", packs, seconds)
+        rows += race("kept", f"{case}, unpacking", "torch: copy_", unpacks, seconds)
+    return rows
+
+
+def time_rows(name: str, quick: bool) -> list[Row]:
+    network = networks(quick)[name]
+    runs = {way: Training(network, way).step for way in WAYS}
+    return race("kept", network.title, "torch", runs, SECONDS[quick], min_rounds=3)
+
+
+def memory_rows(name: str, quick: bool) -> list[KeptRow]:
+    """The ratio is that of the bytes kept."""
+    case = networks(quick)[name].title
+    rows: list[KeptRow] = []
+    for way in WAYS:
+        found = in_process(name, way, quick)
+        rows.append(KeptRow("kept", case, way, 0.0, 0.0, **found))
+        rows[-1].ratio = rows[-1].kept / rows[0].kept
+        print(f"  {name}: {way}: {found}", file=sys.stderr, flush=True)
+    return rows
+
+
+def batch_rows(name: str, quick: bool) -> list[KeptRow]:
+    """The memory given is what torch's step needs beside what is idle. The ratio is of batches."""
+    network = networks(quick)[name]
+    torchs = in_process(name, "torch", quick)
+    within = float(round(torchs["peak"] - torchs["idle"]))
+    rows: list[KeptRow] = []
+    for way in BATCH_WAYS:
+        batch = in_process(name, way, quick, within)["batch"]
+        row = KeptRow("kept", network.title, way, 0.0, 0.0, batch=batch, within=within)
+        rows.append(row)
+        row.ratio = batch / max(1, rows[0].batch)
+        print(f"  {name}: {way}: {batch} in {within} MiB", file=sys.stderr, flush=True)
+    return rows
+
+
+def all_parts(quick: bool) -> list[str]:
+    return ["tensor", *[f"{name}:{kind}" for name in networks(quick) for kind in KINDS]]
+
+
+def rows_of(part: str, quick: bool) -> list[KeptRow]:
+    if part == "tensor":
+        rows = tensor_rows(quick)
+    else:
+        name, kind = part.split(":")
+        measure = {"time": time_rows, "memory": memory_rows, "batch": batch_rows}[kind]
+        rows = measure(name, quick)
+    own = [row if isinstance(row, KeptRow) else KeptRow(**vars(row)) for row in rows]
+    for row in own:
+        row.part, row.commit = part, commit()
+    return own
+
+
+def run(quick: bool) -> list[KeptRow]:
+    if "bert" not in networks(quick):
+        print("kept: transformers is not installed, so no BERT is measured")
+    return [row for part in all_parts(quick) for row in rows_of(part, quick)]
+
+
+def _told(row: KeptRow) -> dict:
+    return {name: value for name, value in vars(row).items() if value is not None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.suite_kept")
+    parser.add_argument("--part", action="append", metavar="PART", help="default: all")
+    parser.add_argument("--quick", action="store_true", help="small networks, to see that it runs")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    parts = all_parts(arguments.quick)
+    for part in arguments.part or ():
+        if part not in parts:
+            parser.error(f"--part: expected one of {', '.join(parts)}, got {part}")
+    torch.set_num_threads(arguments.threads)
+    import slimgrad  # noqa: F401  its ops
+
+    rows: list[dict] = []
+    if arguments.out and arguments.out.exists():
+        rows = json.loads(arguments.out.read_text())["rows"]
+    quick = " --quick" if arguments.quick else ""
+    for part in arguments.part or parts:
+        measured = rows_of(part, arguments.quick)
+        print_table(measured)
+        rows = [row for row in rows if row["part"] != part] + [_told(row) for row in measured]
+        rows.sort(key=lambda row: parts.index(row["part"]))
+        if arguments.out:
+            command = f"python -m bench.suite_kept{quick} --out {arguments.out}"
+            write_json(arguments.out, command, rows, line_each=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The scripts that measure what backward keeps run, and count what they say they count."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # bench is not in the package
+
+from bench import kept_convergence, kept_memory, kept_models, kept_page, suite_kept  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NETWORKS = kept_models.networks(quick=True)
+EAGER = [way for way in kept_models.WAYS if not way.startswith("torch.compile")]
+MIB = 1 << 20
+
+
+def training(way: str, name: str = "feed-forward") -> kept_models.Training:
+    return kept_models.Training(NETWORKS[name], way)
+
+
+def test_torch_keeps_what_is_counted_by_hand():
+    """Of a block: LayerNorm's input and two statistics, the input of each linear layer, and GELU's;
+    and the result, whose square is taken."""
+    rows, width, depth = 256, 64, 2
+    block = rows * (width + width + 4 * width + 4 * width) + 2 * rows
+    expected = 4 * (depth * block + rows * width)
+    assert training("torch").kept_bytes() == expected
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_ways_keep_as_much_as_their_names_promise(name):
+    kept = {way: training(way, name).kept_bytes() for way in EAGER}
+    order = ["kept=2", "kept=4", "kept=8", "kept=exact", "torch"]
+    assert [way for way in sorted(order, key=kept.get)] == order or kept["kept=exact"] == kept[
+        "torch"
+    ]
+    assert kept["kept=4, activations=3"] < kept["activations=3"]
+    assert kept["torch.utils.checkpoint"] < kept["torch"]
+
+
+@pytest.mark.parametrize("way", ["torch.utils.checkpoint", "kept=exact"])
+def test_what_promises_exactness_steps_as_torch_does(way):
+    plain, other = training("torch", "gpt"), training(way, "gpt")
+    other.inputs = plain.inputs
+    plain.step()
+    other.step()
+    for a, b in zip(plain.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_options_are_the_words_of_the_way():
+    assert training("kept=4, activations=3").options() == {"kept": 4, "activations": 3}
+    assert training("kept=exact").options() == {"kept": "exact"}
+
+
+@pytest.mark.parametrize("guess", [1, 5, 37, 38, 39, 200])
+@pytest.mark.parametrize("most", [0, 1, 2, 38, 150])
+def test_the_largest_is_found_from_any_guess(most, guess):
+    asked = []
+
+    def fits(batch):
+        asked.append(batch)
+        return batch <= most
+
+    assert kept_memory.largest(fits, guess) == most
+    assert len(asked) == len(set(asked)) and min(asked) >= 1  # nothing is tried twice
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets limits of Linux")
+def test_a_process_of_its_own_measures_memory():
+    found = kept_memory.in_process("feed-forward", "kept=4", quick=True)
+    assert found["kept"] == pytest.approx(training("kept=4").kept_bytes() / MIB)
+    assert found["peak"] > found["idle"] > 50  # torch itself is there
+    batches = [
+        kept_memory.in_process("feed-forward", way, quick=True, within=48.0)["batch"]
+        for way in ("torch", "kept=4, activations=3")
+    ]
+    assert 1 <= batches[0] < batches[1]
+
+
+def test_memory_is_not_measured_with_another_threshold():
+    environment = {k: v for k, v in os.environ.items() if k != "MALLOC_MMAP_THRESHOLD_"}
+    command = [sys.executable, "-m", "bench.kept_memory", "gpt", "torch", "--quick"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+    )
+    assert done.returncode == 2
+    assert "expected MALLOC_MMAP_THRESHOLD_=65536 in the environment" in done.stderr
+
+
+def test_parts_are_measured_one_by_one_into_one_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(suite_kept, "WAYS", EAGER)
+    out = tmp_path / "kept.json"
+    for part in ("feed-forward:time", "tensor", "feed-forward:time"):
+        arguments = ["suite_kept", "--quick", "--threads", "1", "--part", part, "--out", str(out)]
+        monkeypatch.setattr(sys, "argv", arguments)
+        suite_kept.main()
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["name"] for row in rows if row["part"] == "feed-forward:time"] == EAGER
+    assert {row["part"] for row in rows} == {"feed-forward:time", "tensor"}
+    assert all(row["commit"] for row in rows)
+    monkeypatch.setattr(sys, "argv", ["suite_kept", "--quick", "--part", "gtp:time"])
+    with pytest.raises(SystemExit):
+        suite_kept.main()
+    assert "--part: expected one of tensor, feed-forward:time" in capsys.readouterr().err
+
+
+def test_convergence_pairs_runs_and_resumes(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "convergence.json"
+    arguments = ["kept_convergence", "--steps", "2", "--seeds", "1", "--out", str(out)]
+    for limit in ("3", "1"):
+        monkeypatch.setattr(sys, "argv", [*arguments, "--limit", limit])
+        kept_convergence.main()
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["model"], row["setting"]) for row in rows] == [
+        ("gpt", "plain"),
+        ("resnet", "plain"),
+        ("gpt", "kept=exact"),
+        ("resnet", "kept=exact"),
+    ]
+    assert rows[0]["runs"] == rows[2]["runs"] and rows[1]["runs"] == rows[3]["runs"]
+    monkeypatch.setattr(sys, "argv", [*arguments[:2], "3", *arguments[3:]])
+    with pytest.raises(SystemExit):
+        kept_convergence.main()
+    assert "holds the rows of another command" in capsys.readouterr().err
+
+
+def test_every_setting_of_convergence_trains():
+    text = kept_convergence.generated_text(20_000)
+    for setting, options in kept_convergence.settings().items():
+        for make in kept_convergence.TASKS.values():
+            torch.manual_seed(0)
+            run = kept_convergence.train(make(text, None, 0), options, seed=0, steps=2)
+            assert 0 <= run["held_out"] < 10 and 0 < run["loss"] < 10, setting
+
+
+def rows_of(part: str, **columns) -> list[dict]:
+    row = {"case": "a network", "part": part, "commit": "abc", "milliseconds": 1.0, "ratio": 0.0}
+    (field, values) = columns.popitem()
+    return [{**row, "name": name, field: value} for name, value in values.items()]
+
+
+def test_the_page_says_what_was_missed_and_who_is_better():
+    smallest, checkpoint = kept_page.SMALLEST, kept_page.CHECKPOINT
+    memory = rows_of(
+        "gpt:memory", kept={"torch": 70.0, checkpoint: 5.0, "kept=8": 20.0, smallest: 9.0}
+    )
+    for row, peak in zip(memory, (100.0, 60.0, 70.0, 50.0), strict=True):
+        row |= {"held": row["kept"], "idle": 10.0, "peak": peak}
+    ratios = {"torch": 1.0, checkpoint: 1.3, "kept=8": 1.05, smallest: 1.2}
+    rows = memory + rows_of("gpt:time", ratio=ratios)
+    rows += [
+        {**row, "case": "4096 Ki float32, packing"}
+        for row in rows_of("tensor", ratio={"torch: copy_": 1.0, "4 bits, stochastic": 1.6})
+    ]
+    head = {"command": "c", "cpu": "x", "threads": 2, "torch": "2.13"}
+    runs = [{"loss": 2.0, "held_out": 2.5}, {"loss": 1.0, "held_out": 1.5}]
+    more = [{"loss": 2.5, "held_out": 2.5}, {"loss": 1.5, "held_out": 1.5}]
+    convergence = [
+        {"model": "gpt", "setting": "plain", "runs": runs},
+        {"model": "gpt", "setting": "kept=2", "runs": more},
+    ]
+    text = kept_page.page(
+        {**head, "rows": rows}, {"command": "conv", "torch": "2.13", "rows": convergence}
+    )
+    for sentence in [
+        "4096 Ki float32, packing: at most 1.60 (4 bits, stochastic): **missed**",
+        f"`{smallest}` keeps 7.78 times fewer bytes than torch (bar 7.0): met",
+        f"`{smallest}`: a step takes 1.200 of torch's time (bar 1.08): **missed**",
+        "`kept=8` keeps 3.50 times fewer bytes than torch (bar 3.8): **missed**",
+        "`kept=8`: a step takes 1.050 of torch's time (bar 1.08): met",
+        f"`{smallest}` peaks at 50 MiB, checkpointing at 60 MiB: met",
+        f"{checkpoint} **keeps less** (5 against 9 MiB).",
+        "Not measured: largest batches.",
+        "| kept=2 | 2.0000 ± 0.7071 | 0.5000 ± 0.0000 | 2.0000 ± 0.7071 | 0.0000 ± 0.0000 |",
+    ]:
+        assert sentence in text
