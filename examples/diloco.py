@@ -24,7 +24,7 @@ CLASSES, FEATURES = 8, 32
 
 
 def batch(size: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points around the corners of a star, of which no plane separates the classes."""
+    """Points around two centres for each class, between which no plane tells them apart."""
     labels = torch.randint(CLASSES, (size,), generator=generator)
     centres = torch.randn(2 * CLASSES, FEATURES, generator=torch.Generator().manual_seed(5))
     which = labels + CLASSES * torch.randint(2, (size,), generator=generator)
@@ -120,7 +120,7 @@ def main() -> None:
                 right = (model(test[0]).argmax(1) == test[1]).float().mean().item()
             print(f"round {number + 1}: accuracy {right:.3f}, weights {digests[0]}", flush=True)
 
-    if rank == 0:
+    if rank == 0 and world > 1:
         values = sum(p.numel() for p in model.parameters())
         # Float32 all-reduced every step: a ring sends 2 (n - 1) / n of the gradient each step.
         plain = 8 * values * (world - 1) // world * options.rounds * options.inner_steps

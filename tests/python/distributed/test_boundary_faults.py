@@ -210,25 +210,18 @@ def _gone(rank, world, port, results):
 def _silent(rank, world, port, results):
     torch.set_num_threads(1)
     join_group(rank, world, port)
-    if rank:
-        received = StageInput(0, timeout=3)
-        received()
-        torch.save(_error(received), f"{results}/silent.pt")
-    dist.distributed_c10d._get_default_store().set(str(rank), "done")
-    dist.distributed_c10d._get_default_store().wait(["0", "1"] if rank == 0 else ["1"])
-    os._exit(0)
-
-
-def _silent_first(rank, world, port, results):
+    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
-        torch.set_num_threads(1)
-        join_group(rank, world, port)
-        output = StageOutput(1, timeout=30)
+        output = _output(0)
         _forward(output)
         output.flush()
-        dist.distributed_c10d._get_default_store().wait(["1"])
-        os._exit(0)
-    _silent(rank, world, port, results)
+        store.wait(["said"])
+    else:
+        received = StageInput(0, tag=0, timeout=3)
+        received()
+        torch.save(_error(received), f"{results}/silent.pt")
+        store.set("said", "")
+    os._exit(0)  # A group in which a wait has ended early says no goodbye.
 
 
 def test_a_process_that_is_gone_is_named(tmp_path):
@@ -240,7 +233,7 @@ def test_a_process_that_is_gone_is_named(tmp_path):
 
 
 def test_a_process_that_is_silent_is_named(tmp_path):
-    run_ranks(_silent_first, (str(tmp_path),))
+    run_ranks(_silent, (str(tmp_path),))
     found = torch.load(tmp_path / "silent.pt")
     assert found["kind"] == "BoundaryError"
     assert found["says"].startswith("[StageInput] expected rank 0 to send a tensor within 3 s, got")
