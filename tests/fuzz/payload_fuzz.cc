@@ -22,6 +22,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (decoder.info().num_bytes() > kMostBytes) return 0;
     std::vector<std::uint8_t> values(decoder.info().num_bytes());
     decoder.run(0, decoder.num_blocks(), values);
+    const slimgrad::DType dtype = decoder.info().dtype;
+    if (dtype == slimgrad::DType::kFloat64 || dtype == slimgrad::DType::kInt8) return 0;
+    std::vector<float> sums(decoder.info().num_values());
+    decoder.add(0, decoder.num_blocks(), sums);
   } catch (const slimgrad::PayloadError&) {
   }
   return 0;

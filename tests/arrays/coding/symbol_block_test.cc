@@ -53,7 +53,9 @@ TEST(SymbolBlock, PackedSymbolsTakeAsManyBitsAsTheyHave) {
       const auto span = encoder.encode(symbols);
       const Bytes block(span.begin(), span.end());
       EXPECT_LE(block.size(), n + 1);
-      if (n >= 1000) EXPECT_LE(block.size(), n * static_cast<std::size_t>(bits) / 8 + 3);
+      if (n >= 1000) {
+        EXPECT_LE(block.size(), n * static_cast<std::size_t>(bits) / 8 + 3);
+      }
       Bytes back(n);
       EXPECT_EQ(BlockDecoder().decode(block, back), DecodeStatus::kOk);
       EXPECT_EQ(back, symbols);

@@ -69,7 +69,9 @@ TEST(WireOptions, TheSenderIsLeftWithWhatAReaderGets) {
           std::vector<float> replaced = values;
           const Bytes payload = encode(view(replaced, DType::kFloat32), options);
           EXPECT_EQ(bytes_of_values(replaced), decode(payload));
-          if (n > 3) EXPECT_EQ(decode(payload), expected);
+          if (n > 3) {
+            EXPECT_EQ(decode(payload), expected);
+          }
         }
 }
 
