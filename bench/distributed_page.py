@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 from bench.distributed import ROUNDS
-from bench.distributed_convergence import verdicts
+from bench.distributed_convergence import NAMES, verdicts
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -77,7 +77,8 @@ def convergence_table(record: dict) -> list[str]:
     rows = record["rows"]
     lines = ["| | | final loss, by seed | less float32's | |", "|---|---|---|---|---|"]
     found = {(row["model"], row["name"]): row for row in verdicts(rows)}
-    for row in rows:
+    place = {name: i for i, name in enumerate(NAMES)}
+    for row in sorted(rows, key=lambda r: (r["model"] != "demo", place.get(r["name"], 99))):
         losses = " ".join(f"{loss:.4f}" for loss in row["losses"])
         judged = found.get((row["model"], row["name"]))
         cells = ["", "noise: " + f"{statistics.stdev(row['losses']):.4f}"]

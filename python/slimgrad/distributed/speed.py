@@ -11,7 +11,7 @@ from .codec import Codec
 from .cost import Speed
 from .pieces import decode_frame, encode_frame, frame_bound, frames_between
 
-SAMPLE = 1 << 22  # values in all, that a measurement codes
+SAMPLE = 1 << 23  # values in all, that a measurement codes: more than caches hold
 _LEAST = 1 << 16  # of a tensor, so that what every tensor costs does not weigh too much
 _SECONDS = 0.15  # of repetitions, of which the quickest counts
 SHAPE = 0.7  # of generated gradients: between a Laplace law and the heaviest tails of real ones
