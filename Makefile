@@ -91,10 +91,12 @@ bench: build ## Measure speed against what users would pick instead
 	$(PYTHON) -m pip install --quiet -r requirements-bench.txt
 	$(PYTHON) -m bench.run
 
-# Data that the project does not carry: CIFAR-10's binary version in DATA.
-results: build ## Long experiments, on CIFAR-10 in DATA=folder
-	$(PYTHON) -m bench.time_to_accuracy --data "$(DATA)" --out results/time_to_accuracy.json
+# Data that the project does not carry: CIFAR-10's binary version in DATA, and any text as text.txt. It takes hours, and goes
+# on where it was stopped.
+results: build ## Train the runs of results/runs.txt that are missing, on DATA=folder, and write docs/results.md
 	scripts/run-list results/runs.txt "$(DATA)"
+	$(PYTHON) -m bench.fewbit_convergence --steps 500 --seeds 4 --out results/fewbit_convergence.json
+	$(PYTHON) -m bench.papers
 
 lint: setup ## Check the layout of C++ and Python
 	@scripts/lint

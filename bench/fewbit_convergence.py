@@ -1,4 +1,4 @@
-"""Does training with few-bit activations reach the same loss? A small transformer and a small CNN.
+"""Does training with few-bit activations reach the same loss? A small GPT, CNN and BERT.
 
     python -m bench.fewbit_convergence --out results/fewbit_convergence.json [--data TEXT]
 
@@ -35,8 +35,9 @@ def generated_text(num_chars: int = 200_000) -> str:
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int):
+    def __init__(self, width: int, heads: int, looks_ahead: bool = False):
         super().__init__()
+        self.looks_ahead = looks_ahead
         self.norm_attention, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
         self.heads = heads
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
@@ -47,7 +48,7 @@ class Block(nn.Module):
         batch, length, width = x.shape
         qkv = self.qkv(self.norm_attention(x)).view(batch, length, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=not self.looks_ahead)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.mlp(self.norm_mlp(x))
 
@@ -102,7 +103,43 @@ def image_task(_: str, seed: int):
     return model, batch, loss
 
 
-TASKS = {"transformer": text_task, "cnn": image_task}
+class Classifier(nn.Module):
+    """Like BERT: every word sees every other, and the first place names the class."""
+
+    def __init__(self, words: int, length: int, classes: int, width: int = 64, layers: int = 2):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*[Block(width, 4, looks_ahead=True) for _ in range(layers)])
+        self.pooler = nn.Sequential(nn.Linear(width, width), nn.Tanh())
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, words):
+        x = self.blocks(self.words(words) + self.places(torch.arange(words.shape[1])))
+        return self.head(self.pooler(x[:, 0]))
+
+
+def sentence_task(_: str, seed: int):
+    """Twenty classes of sentences: each has its own habits of which word follows which."""
+    words, classes, length = 64, 20, 32
+    habits = torch.randn(classes, words, words, generator=torch.Generator().manual_seed(0))
+    follows = habits.softmax(2)
+    generator = torch.Generator().manual_seed(seed)
+
+    def batch():
+        labels = torch.randint(classes, (32,), generator=generator)
+        rows = [torch.randint(words, (32,), generator=generator)]
+        for _ in range(length - 1):
+            chances = follows[labels, rows[-1]]
+            rows.append(torch.multinomial(chances, 1, generator=generator).squeeze(1))
+        return torch.stack(rows, 1), labels
+
+    def loss(model, sentences, labels):
+        return nn.functional.cross_entropy(model(sentences), labels)
+
+    return Classifier(words, length, classes), batch, loss
+
+
+TASKS = {"transformer": text_task, "cnn": image_task, "classifier": sentence_task}
 
 
 def train(task, text: str, mode, seed: int, steps: int) -> float:

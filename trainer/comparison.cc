@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <sys/resource.h>
 #include <torch/utils.h>
 
 #include <cstdint>
@@ -15,6 +14,7 @@
 #include "trainer/checkpoint.h"
 #include "trainer/interruption.h"
 #include "trainer/lines.h"
+#include "trainer/machine.h"
 #include "trainer/progress_line.h"
 #include "trainer/run_file.h"
 #include "trainer/training.h"
@@ -23,13 +23,6 @@ namespace slimgrad::trainer {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Of this process, in bytes.
-std::uint64_t peak_memory() {
-  struct rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
-}
 
 fs::path checkpoint_of(const Arguments& arguments, const Run& run) {
   return fs::path(arguments.checkpoint) / ("run" + std::to_string(run.number) + ".checkpoint");

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <string>
 
 #include "base/check.h"
@@ -41,8 +40,6 @@ FloatFormat format_in(std::string_view name, std::string_view text) {
   }
 }
 
-double entropy_term(double share) { return share > 0 ? -share * std::log2(share) : 0; }
-
 }  // namespace
 
 GradientChoice parse_gradient_choice(std::string_view text) {
@@ -72,12 +69,6 @@ GradientChoice parse_gradient_choice(std::string_view text) {
   settings.bits = number_in<int>(rest.substr(2), text);
   if (settings.bits < kLeastBits || settings.bits > kMostBits) refuse(text);
   return {.gates = settings};
-}
-
-double ideal_bits_per_value(double zeros, double at_threshold, double value_bits) {
-  const double survivors = std::max(0.0, 1 - zeros - at_threshold);
-  return entropy_term(zeros) + entropy_term(at_threshold) + entropy_term(survivors) + at_threshold +
-         survivors * value_bits;
 }
 
 }  // namespace slimgrad::trainer

@@ -60,11 +60,6 @@ struct GradientOptions {
 // option, such as "none", is left alone by it.
 void refine(GradientChoice& choice, const GradientOptions& options);
 
-// The bits a gradient value needs at best, for the shares of zeros and of values at +-threshold
-// that were counted; the rest are survivors and take value_bits each. Which of the three a value is
-// costs the entropy of the three shares, and one at the threshold a bit for its sign.
-double ideal_bits_per_value(double zeros, double at_threshold, double value_bits);
-
 }  // namespace slimgrad::trainer
 
 #endif  // SLIMGRAD_TRAINER_GRADIENT_CHOICE_H_

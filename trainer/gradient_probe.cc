@@ -55,8 +55,8 @@ std::vector<FamilyFit> fit_families(std::span<const float> gradient) {
   return fits;
 }
 
-CodeSizes code_sizes(std::span<const float> gradient) {
-  CodeSizes sizes;
+CodeSizes code_sizes(std::span<const float> gradient, int quantizer_bits) {
+  CodeSizes sizes{.quantizer_bits = quantizer_bits, .entropy = 0, .codes = {}};
   for (const float value : gradient)
     if (!std::isfinite(value)) return sizes;
   if (gradient.empty()) return sizes;
@@ -65,8 +65,9 @@ CodeSizes code_sizes(std::span<const float> gradient) {
        {std::pair(EntropyCoder::kRans, "rans"), std::pair(EntropyCoder::kHuffman, "huffman")})
     for (const TableModel model :
          {TableModel::kCounted, TableModel::kNormal, TableModel::kLaplace, TableModel::kGennorm}) {
-      const std::vector<std::uint8_t> payload =
-          encode(view, {.kind = PayloadKind::kUniform, .coder = coder, .model = model});
+      const std::vector<std::uint8_t> payload = encode(
+          view,
+          {.kind = PayloadKind::kUniform, .coder = coder, .bits = quantizer_bits, .model = model});
       const PayloadInfo info = inspect(payload);
       if (sizes.codes.empty() && info.kind == PayloadKind::kUniform) {
         std::vector<float> levels(gradient.size());

@@ -3,6 +3,7 @@
 #ifndef SLIMGRAD_TRAINER_GRADIENT_PROBE_H_
 #define SLIMGRAD_TRAINER_GRADIENT_PROBE_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -30,21 +31,23 @@ struct CodeSize {
   double bits;  // of the whole payload, header included, over values
 };
 
-// The gradient in levels of 8 bits up to its maximum, as encode() cuts it with kUniform: the
-// entropy of the levels, in bits a value, and what each coder needs under each model. Empty where
-// there is nothing to code: no value, or one that is not finite.
+// The gradient in levels of `quantizer_bits` bits up to its maximum, as encode() cuts it with
+// kUniform: the entropy of the levels, in bits a value, and what each coder needs under each model.
+// Empty where there is nothing to code: no value, or one that is not finite.
 struct CodeSizes {
+  int quantizer_bits = 0;
   double entropy = 0;
   std::vector<CodeSize> codes;
 };
-CodeSizes code_sizes(std::span<const float> gradient);
+inline constexpr std::array kQuantizerBits = {8, 6, 4, 2};  // that are looked at
+CodeSizes code_sizes(std::span<const float> gradient, int quantizer_bits);
 
 // What was found of one layer at a step.
 struct GradientLook {
   std::string layer, tensor;  // tensor: "neural_gradient" or "weight_gradient"
   TensorStats stats;
   std::vector<FamilyFit> fits;
-  CodeSizes sizes;
+  std::vector<CodeSizes> sizes;
 };
 
 }  // namespace slimgrad::trainer

@@ -3,20 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trainer/gradient_choice.h"
-
 namespace slimgrad::trainer {
 namespace {
 
 constexpr double kFloatBits = 32;
-
-// Without pruning every value takes a code of the format.
-double bits_of(const GateReport& report) {
-  if (!report.compressed) return kFloatBits;
-  const double value_bits = report.quantizer ? report.quantizer->format.bits() : kFloatBits;
-  if (report.threshold <= 0) return value_bits;
-  return ideal_bits_per_value(report.sparsity, report.at_threshold, value_bits);
-}
 
 }  // namespace
 
@@ -26,6 +16,7 @@ void GradientTotals::add(const std::vector<LayerReport>& reports, bool stored) {
     LayerTotals& layer = layers_[i];
     const auto& [name, report] = reports[i];
     layer.name = name;
+    layer.seen_before = name.ends_with(kInputProduct);
     if (report.calls == 0) continue;  // images need no gradient: the first layer's input product
     const auto values = static_cast<double>(report.elements);
     ++layer.passes;
@@ -33,15 +24,15 @@ void GradientTotals::add(const std::vector<LayerReport>& reports, bool stored) {
     layer.nonfinite += report.nonfinite;
     layer.saturated_passes += report.saturated;
     layer.log_std += report.log_std;
-    layer.bits += values * (stored ? bits_of(report) : kFloatBits);
+    layer.bits += values * (stored ? slimgrad::bits_per_value(report) : kFloatBits);
     layer.last_format = report.quantizer ? report.quantizer->format.name() : "";
     layer.last_scale = report.quantizer ? report.quantizer->scale : 0;
     layer.last_threshold = report.threshold;
-    layer.last_wanted = report.sparsity_wanted;
     if (!report.compressed) continue;
     ++layer.compressed_passes;
     layer.compressed += report.elements;
     layer.zeros += values * report.sparsity;
+    layer.wanted += values * report.sparsity_wanted;
     layer.cosine += values * report.cosine;
     layer.relative_error += values * report.relative_error;
     layer.bias += values * report.bias;
@@ -71,7 +62,8 @@ double GradientTotals::bits_per_value() const {
 
 std::int64_t GradientTotals::num_values() const {
   std::int64_t values = 0;
-  for (const LayerTotals& layer : layers_) values += layer.values;
+  for (const LayerTotals& layer : layers_)
+    if (!layer.seen_before) values += layer.values;
   return values;
 }
 

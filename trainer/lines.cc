@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/commit.h"
+#include "trainer/machine.h"
 
 namespace slimgrad::trainer {
 namespace {
@@ -39,7 +40,7 @@ Json json_of_layer(const Run& run, const EpochResult& epoch, const LayerTotals& 
   json["bits_per_value"] = share(layer.bits, static_cast<double>(layer.values));
   if (layer.compressed == 0) return json;
   json["sparsity"] = layer.zeros / compressed;
-  json["sparsity_wanted"] = layer.last_wanted;
+  json["sparsity_wanted"] = layer.wanted / compressed;
   json["worst_sparsity_miss"] = layer.worst_miss;
   json["cosine"] = layer.cosine / compressed;
   json["relative_error"] = layer.relative_error / compressed;
@@ -96,7 +97,10 @@ std::string config_line(const Arguments& arguments, const Run& run, const RunFac
   const TrainingOptions& training = arguments.training;
   const GradientOptions& options = arguments.gradient_options;
   Json json = line("config", run);
-  json.update({{"schema", kSchema}, {"version", SLIMGRAD_VERSION}, {"commit", build_commit()}});
+  json.update({{"schema", kSchema},
+               {"version", SLIMGRAD_VERSION},
+               {"commit", build_commit()},
+               {"machine", machine()}});
   json.update({{"model", arguments.model},
                {"parameters", facts.parameters},
                {"norm", arguments.batch_norm ? "batch" : "none"},
@@ -140,7 +144,7 @@ std::string config_line(const Arguments& arguments, const Run& run, const RunFac
 std::string difference(const std::string& saved, const std::string& wanted) {
   const Json before = Json::parse(saved), now = Json::parse(wanted);
   for (const auto& [key, value] : now.items()) {
-    if (key == "version" || key == "commit") continue;
+    if (key == "version" || key == "commit" || key == "machine") continue;
     const Json old = before.contains(key) ? before.at(key) : Json();
     if (old != value) return key + " " + old.dump() + ", got " + value.dump();
   }
@@ -198,11 +202,11 @@ std::vector<std::string> look_lines(const Run& run, const Arguments& arguments,
     json["families"] = json_of_fits(look.fits);
     lines.push_back(json.dump());
   }
-  if (!look.sizes.codes.empty()) {
+  for (const CodeSizes& sizes : look.sizes) {
     Json json = begin("bits");
-    json["quantizer_bits"] = 8;
-    json["entropy"] = look.sizes.entropy;
-    for (const CodeSize& code : look.sizes.codes)
+    json["quantizer_bits"] = sizes.quantizer_bits;
+    json["entropy"] = sizes.entropy;
+    for (const CodeSize& code : sizes.codes)
       json[code.coder][std::string(table_model_name(code.model))] = code.bits;
     lines.push_back(json.dump());
   }

@@ -23,8 +23,10 @@ NetworkGates::NetworkGates(Part& network, const GradientChoice& choice) : choice
     if (layer->gate) add(groups_[0], layer->name, layer->gate->plan, layer->gate->stats);
     if (layer->sparse) {
       const SparseLayerState& sparse = *layer->sparse;
-      add(groups_[0], layer->name + ".weight", sparse.weight_plan, sparse.weight_stats);
-      add(groups_[1], layer->name + ".input", sparse.input_plan, sparse.input_stats);
+      add(groups_[0], layer->name + std::string(kWeightProduct), sparse.weight_plan,
+          sparse.weight_stats);
+      add(groups_[1], layer->name + std::string(kInputProduct), sparse.input_plan,
+          sparse.input_stats);
       state_[layer->name + ".choice"] = sparse.choice;
     }
   }

@@ -7,9 +7,9 @@ namespace slimgrad::trainer {
 
 using Json = nlohmann::json;
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerTotals, name, passes, compressed_passes, values, compressed,
-                                   nonfinite, saturated_passes, log_std, zeros, cosine,
-                                   relative_error, bias, bits, worst_miss, last_wanted,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerTotals, name, seen_before, passes, compressed_passes,
+                                   values, compressed, nonfinite, saturated_passes, log_std, zeros,
+                                   wanted, cosine, relative_error, bias, bits, worst_miss,
                                    last_threshold, last_scale, last_format)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EpochResult, epoch, steps, rate, loss, accuracy, test_loss,
                                    test_accuracy, seconds, test_seconds, activation_values)

@@ -162,8 +162,11 @@ std::vector<GradientLook> Training::look_at_weights() {
     looks.push_back(look(layer->name, "weight_gradient", gradient));
     if (!options_.bits) continue;
     const torch::Tensor whole = gradient.contiguous();
-    looks.back().sizes =
-        code_sizes({whole.const_data_ptr<float>(), static_cast<std::size_t>(whole.numel())});
+    const std::span<const float> values(whole.const_data_ptr<float>(),
+                                        static_cast<std::size_t>(whole.numel()));
+    for (const int bits : kQuantizerBits)
+      if (CodeSizes sizes = code_sizes(values, bits); !sizes.codes.empty())
+        looks.back().sizes.push_back(std::move(sizes));
   }
   return looks;
 }

@@ -98,6 +98,11 @@ struct GateReport {
   std::optional<Quantizer> quantizer;
 };
 
+// What a value of the gradient would take if it were stored as the gate left it: 32 bits if it was
+// left alone; without pruning a code of the format; with it what an ideal entropy coder needs for
+// zero, at the threshold or survivor, a sign for those at it, and the survivors in full.
+double bits_per_value(const GateReport& report);
+
 struct GatePassage {
   GateReport report;
   TensorStats stats;  // of the sample, with the counts of the whole gradient

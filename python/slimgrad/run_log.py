@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .formats import FloatFormat
 from .records import SCHEMA, fit_line, histogram_line, values_of
 
 if TYPE_CHECKING:
@@ -28,20 +27,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def bits_per_value(row: dict[str, Any]) -> float:
-    """What a gradient would take: codes of the format; with pruning, what an ideal entropy coder
-    needs for zero, at the threshold or survivor, a sign, and the survivors in full."""
-    if not row["compressed"]:
-        return _FLOAT_BITS
-    value_bits = FloatFormat(row["format"]).bits if row["format"] else _FLOAT_BITS
-    if row["threshold"] <= 0:
-        return value_bits
-    zeros, signs = row["sparsity"], row["at_threshold"]
-    survivors = max(0.0, 1 - zeros - signs)
-    entropy = sum(-p * math.log2(p) for p in (zeros, signs, survivors) if p > 0)
-    return entropy + signs + survivors * value_bits
-
-
 def layer_line(row: dict[str, Any]) -> dict[str, Any]:
     """The fields of a ``layers`` line, of the last backward pass alone. What report() has beside
     them comes behind."""
@@ -52,7 +37,7 @@ def layer_line(row: dict[str, Any]) -> dict[str, Any]:
         "compressed_values": row["elements"] if row["compressed"] else 0,
         "log_std": row["log_std"],
         "nonfinite": row["nonfinite"],
-        "bits_per_value": bits_per_value(row) if is_stored else _FLOAT_BITS,
+        "bits_per_value": row["bits_per_value"] if is_stored else _FLOAT_BITS,
     }
     if row["compressed"]:
         line |= {name: row[name] for name in _MEANS}

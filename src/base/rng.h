@@ -28,12 +28,14 @@
 // often near 1/2, draws for each element by itself.
 //
 // **Windows.** What backward keeps is rounded by the gigabyte, and 16 bits for each value would be
-// half of its cost. There a word serves four elements: each has 16 of its bits, from bit 0, 8, 16
-// or 24 on, around the end. So every r is uniform with 16 digits as before, and two elements share
-// only the lower half of one and the upper half of the other, which decides once in 256 elements.
-// 32 words, two tiles, serve 128 elements, 8 rows of 16: element i = 32 s + 16 h + c has the window
-// from bit 8 s on of word 16 h + c. Word 8 k + l of two tiles holds the draws of elements 16 k + l
-// and 16 k + 8 + l in its lower and upper half, each with its highest bit turned.
+// most of its cost. There a word serves eight elements: each has 16 of its bits, from bit 0, 8, 16
+// or 24 on, around the end, four of them as they are and four with the highest bit turned. Every r
+// is uniform with 16 digits as before. Two windows share only the lower half of one and the upper
+// half of the other, which decides once in 256 elements; the two of a pair, 128 apart, are half a
+// turn from each other, so that of two with probabilities below 1/2 at most one is rounded up.
+// 32 words, two tiles, serve 256 elements: element i = 128 t + 32 s + w has the window from bit 8 s
+// on of word w, turned if t = 1. Word 8 k + l of two tiles holds the draws of elements 16 k + l and
+// 16 k + 8 + l in its lower and upper half, each with its highest bit turned.
 #ifndef SLIMGRAD_BASE_RNG_H_
 #define SLIMGRAD_BASE_RNG_H_
 
@@ -71,7 +73,7 @@ inline constexpr std::uint64_t kRefinement = std::uint64_t{1} << 32;
 inline constexpr std::uint64_t kTileElements = 32;
 inline constexpr std::uint64_t kTileBlocks = 4;
 inline constexpr std::uint64_t kPruneStrata = 4;
-inline constexpr std::uint64_t kWindowElements = 128;
+inline constexpr std::uint64_t kWindowElements = 256;
 
 struct RandomStream {
   std::uint64_t seed;
@@ -108,12 +110,13 @@ struct RandomStream {
   // r as a window. REQUIRES: strata is 1.
   constexpr std::uint32_t window(std::uint64_t element) const {
     const std::uint64_t i = element % kWindowElements;
-    const std::uint64_t w = i % 32;  // which word
+    const std::uint64_t w = i % 32;
     const std::uint64_t first =
         element / kWindowElements * (2 * kTileElements) + w / 8 * 16 + w % 8;
     const std::uint32_t word = (draw(first) | draw(first + 8) << 16) ^ 0x80008000u;
-    const auto from = static_cast<int>(8 * (i / 32));
-    return (from == 0 ? word : word >> from | word << (32 - from)) & 0xffffu;
+    const auto from = static_cast<int>(i / 32 % 4 * 8);
+    const std::uint32_t turned = i < kWindowElements / 2 ? 0 : 0x8000u;
+    return ((from == 0 ? word : word >> from | word << (32 - from)) & 0xffffu) ^ turned;
   }
 
   // R, in [0, 2^63).

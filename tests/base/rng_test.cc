@@ -54,7 +54,8 @@ TEST(RandomStream, SeedsStreamsAndElementsDiffer) {
   EXPECT_LE(equal, 6);  // 40,000 / 65,536 are expected; more than 6 come once in a million.
 }
 
-// Four elements, 32 apart, have the four windows of one word; all 32 words of two tiles serve.
+// Four elements, 32 apart, have the four windows of one word, and four more the same half a turn
+// further; all 32 words of two tiles serve.
 TEST(RandomStream, WindowsTurnWordsAround) {
   const RandomStream random(5, Stream::kKeep);
   for (const std::uint64_t first :
@@ -67,7 +68,9 @@ TEST(RandomStream, WindowsTurnWordsAround) {
       words.insert((word ^ 0x8000u) & 0xffffu);
       words.insert((word >> 16) ^ 0x8000u);
     }
-    for (std::uint64_t i = 0; i < 2 * kTileElements; ++i) draws.insert(random.draw(first / 2 + i));
+    for (std::uint64_t i = 0; i < 128; ++i)
+      EXPECT_EQ(random.window(first + 128 + i), random.window(first + i) ^ 0x8000u);
+    for (std::uint64_t i = 0; i < 2 * kTileElements; ++i) draws.insert(random.draw(first / 4 + i));
     EXPECT_EQ(words, draws);
   }
 }

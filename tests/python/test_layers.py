@@ -57,6 +57,7 @@ PUBLIC_LAYER = {
     "treatment_choice.h": "arrays",
     "activations.h": "torch",
     "gradient_gate.h": "torch",
+    "kept.h": "torch",
     "nn_layers.h": "torch",
     "nn_state.h": "torch",
     "sparse_layers.h": "torch",
@@ -114,7 +115,7 @@ def test_includes_point_downwards(layer, file):
 
 
 # The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
-ROOMS = {"measure", "apply", "coding", "sparse", "fewbit"}
+ROOMS = {"measure", "apply", "coding", "sparse", "fewbit", "kept"}
 
 
 def test_layers_have_the_same_rooms():

@@ -10,7 +10,6 @@ from report_samples import TRAINER_RUNS, lines_of, own_run
 
 import slimgrad as sg
 from slimgrad.records import fit_line, histogram_line, laws_of, stats_of, values_of
-from slimgrad.run_log import bits_per_value
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -45,17 +44,7 @@ def test_values_are_those_of_the_report(tmp_path):
         assert a[name] == row[name]
     assert a["worst_sparsity_miss"] == abs(row["sparsity"] - 0.8)
     assert a["format"] == row["format"] and a["scale"] == row["scale"]
-
-
-def test_bits_a_value():
-    row = {"compressed": True, "format": None, "threshold": 1.0}
-    # A zero, + and - with 1/2, 1/4, 1/4; then a quarter survivors in full; then codes of a format.
-    assert bits_per_value(row | {"sparsity": 0.5, "at_threshold": 0.5}) == 1.5
-    assert bits_per_value(row | {"sparsity": 0.5, "at_threshold": 0.25}) == 1.5 + 0.25 + 0.25 * 32
-    row |= {"format": "1-3-2", "sparsity": 0.5, "at_threshold": 0.0}
-    assert bits_per_value(row) == 1 + 0.5 * 6
-    assert bits_per_value(row | {"threshold": 0.0}) == 6
-    assert bits_per_value(row | {"compressed": False}) == 32
+    assert a["bits_per_value"] == row["bits_per_value"] and 0 < row["bits_per_value"] < 6
 
 
 def test_a_file_goes_on_and_another_run_begins_anew(tmp_path):

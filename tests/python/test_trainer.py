@@ -221,7 +221,7 @@ def test_looks_at_gradients(tmp_path):
     size = ["--images", "16", "--test-images", "4", "--batch", "8", "--epochs", "2"]
     size += ["--min-accuracy", "0", "--threads", "1", "--gradients", "none"]
     lines, _ = lines_of(tmp_path / "out", *size, "--probe-at", "2", "3")
-    for kind, tensors in (("histogram", 12), ("fit", 12), ("bits", 6)):
+    for kind, tensors in (("histogram", 12), ("fit", 12), ("bits", 4 * 6)):
         assert [line["step"] for line in lines.of(kind)] == [2] * tensors + [3] * tensors
     line = lines.of("histogram")[1]
     assert (line["layer"], line["tensor"]) == ("conv2", "neural_gradient")
@@ -236,11 +236,13 @@ def test_looks_at_gradients(tmp_path):
     }
     assert all(0 < family["ks"] < 1 for family in families.values())
     assert families["gennorm"]["shape"] > 0
-    bits = lines.of("bits")[4]
-    assert bits["layer"] == "conv5" and bits["tensor"] == "weight_gradient"
-    for coder in ("rans", "huffman"):
-        assert set(bits[coder]) == {"counted", "normal", "laplace", "gennorm"}
-        assert all(bits["entropy"] < size < 8.5 for size in bits[coder].values())
+    of_one_layer = lines.of("bits")[16:20]
+    assert [line["quantizer_bits"] for line in of_one_layer] == [8, 6, 4, 2]
+    for bits in of_one_layer:
+        assert bits["layer"] == "conv5" and bits["tensor"] == "weight_gradient"
+        for coder in ("rans", "huffman"):
+            assert set(bits[coder]) == {"counted", "normal", "laplace", "gennorm"}
+            assert all(bits["entropy"] < size < 8.5 for size in bits[coder].values())
     # Looking changes nothing.
     plain, _ = lines_of(tmp_path / "out", *size)
     assert plain.one("end")["weights"] == lines.one("end")["weights"]

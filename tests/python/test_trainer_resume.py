@@ -151,14 +151,30 @@ def test_a_list_of_runs_can_be_stopped(tmp_path):
     assert "short: done before" in said and "(goes on)" in said
 
 
+def test_lines_of_a_list_share_arguments(tmp_path):
+    runs = tmp_path / "runs.txt"
+    runs.write_text("@size --epochs 3 --target a=1 b=2\nmore @size --seed 2 --epochs 9\n")
+    with run_list(tmp_path, "--show", runs, "folder") as process:
+        said, _ = process.communicate(timeout=60)
+    assert said == "more --epochs 9 --target a=1 b=2 --seed 2\n" and process.returncode == 0
+    runs.write_text("one @other --epochs 1\n")
+    with run_list(tmp_path, runs, "folder") as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2 and "names no @other above this line" in errors
+
+
 def test_the_list_of_results_can_be_parsed():
     """Everything but the data, which are looked for last. Runs that differ in --gradients alone go
     into one command; one that has no option of a new value is left out."""
     names, commands, checked = [], {}, set()
-    for line in (ROOT / "results" / "runs.txt").read_text().splitlines():
-        if not line or line.startswith("#"):
-            continue
-        name, *args = line.replace("DATA", "/no/such/folder").split()
+    shown = subprocess.run(
+        [ROOT / "scripts" / "run-list", "--show", ROOT / "results" / "runs.txt", "/no/such/folder"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for line in shown.stdout.splitlines():
+        name, *args = line.split()
         names.append(name)
         options = dict(re.findall(r"(--\S+) ?(.*?)(?= --|$)", " ".join(args)))
         gradients = options.pop("--gradients")

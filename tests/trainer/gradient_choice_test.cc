@@ -82,15 +82,5 @@ TEST(GradientChoice, RefusesTheRest) {
     EXPECT_THROW(parse_gradient_choice(text), InvalidArgument) << text;
 }
 
-// By hand: the Shannon entropy of what a value can be, with both signs at the threshold alike.
-TEST(IdealBits, IsTheEntropyAndTheSurvivors) {
-  EXPECT_EQ(ideal_bits_per_value(1, 0, 32), 0);
-  EXPECT_EQ(ideal_bits_per_value(0, 0, 32), 32);
-  EXPECT_DOUBLE_EQ(ideal_bits_per_value(0, 1, 32), 1);      // a sign each
-  EXPECT_DOUBLE_EQ(ideal_bits_per_value(.5, .5, 32), 1.5);  // zero, +, - with 1/2, 1/4, 1/4
-  EXPECT_DOUBLE_EQ(ideal_bits_per_value(.5, .25, 32), 1.5 + .25 + .25 * 32);
-  EXPECT_DOUBLE_EQ(ideal_bits_per_value(.5, 0, 6), 1 + .5 * 6);
-}
-
 }  // namespace
 }  // namespace slimgrad::trainer

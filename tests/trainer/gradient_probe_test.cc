@@ -45,7 +45,7 @@ TEST(GradientProbe, LeavesOutWhatCannotBeFitted) {
 
 TEST(GradientProbe, CodesNeedAtLeastTheEntropy) {
   const auto values = lognormal(50000, 1);
-  const CodeSizes sizes = code_sizes(values);
+  const CodeSizes sizes = code_sizes(values, 8);
   EXPECT_EQ(sizes.codes.size(), 8u);
   // By hand: the levels are multiples of the largest magnitude over 127.
   float largest = 0;
@@ -64,11 +64,23 @@ TEST(GradientProbe, CodesNeedAtLeastTheEntropy) {
   }
 }
 
+TEST(GradientProbe, FewerLevelsHaveLessEntropy) {
+  const auto values = lognormal(50000, 1);
+  double before = 8;
+  for (const int bits : kQuantizerBits) {
+    const CodeSizes sizes = code_sizes(values, bits);
+    EXPECT_EQ(sizes.quantizer_bits, bits);
+    EXPECT_LT(sizes.entropy, before);
+    EXPECT_LT(sizes.entropy, std::log2((1 << bits) - 1));
+    before = sizes.entropy;
+  }
+}
+
 TEST(GradientProbe, CodesNothingThatIsNotFinite) {
   auto values = lognormal(100, 1);
   values[5] = std::numeric_limits<float>::infinity();
-  EXPECT_TRUE(code_sizes(values).codes.empty());
-  EXPECT_TRUE(code_sizes({}).codes.empty());
+  EXPECT_TRUE(code_sizes(values, 8).codes.empty());
+  EXPECT_TRUE(code_sizes({}, 8).codes.empty());
 }
 
 }  // namespace

@@ -48,11 +48,11 @@ assert torch.equal(sg.decode(sg.encode(gradient)), gradient)
 # Training: gates, few-bit activations, sparse products.
 images, labels = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
 gated, sparse = [sg.Prune(0.8), "fp6"], sg.Prune(weight=0.9, input=0.5)
-for gradients, activations in ((gated, 3), (sparse, None)):
+for gradients, activations, kept in ((gated, 3, 8), (sparse, None, "exact")):
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3), nn.GELU(), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(25088, 10)
     )
-    controller = sg.compress(model, gradients, activations=activations, seed=1)
+    controller = sg.compress(model, gradients, activations=activations, kept=kept, seed=1)
     nn.functional.cross_entropy(model(images), labels).backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
     assert controller.summary()

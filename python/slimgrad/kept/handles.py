@@ -8,6 +8,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .._library import ops
 from .settings import EXACT
 
+HALVED = "bfloat16"  # beside numbers of bits and "exact"
+
 
 def _check_version(holder: torch.Tensor, saved: int, tensor: str) -> None:
     """torch compares versions of what it saves itself, and not where hooks save it."""
@@ -56,6 +58,8 @@ class Packed:
         words = self.words
         if words.tensor._version != words.version:
             _check_version(words.tensor, words.version, _described(self.dtype, self.size))
+        if words.bits == HALVED:
+            return words.tensor.to(self.dtype).as_strided(self.size, self.stride)
         if words.bits == EXACT:
             return ops.restore_exact(words.tensor, self.size, self.stride, self.dtype)
         return ops.restore_values(

@@ -16,16 +16,13 @@ from .._seeds import layer_seed
 from .._streams import current_stream
 from .._tracing import records_plain_model
 from . import rules
-from .handles import Copied, Handle, Packed, Plain, Words
+from .handles import HALVED, Copied, Handle, Packed, Plain, Words
 from .settings import EXACT, Keep
 from .tally import Tally
 
 Observer = Callable[[torch.Tensor, Handle, str | None], None]
 
 DRAWS = "draws"
-
-# Dropout on the CPU saves its mask as floats, which no gradient goes through.
-_MAY_BE_MASKS = (rules.NO_GRADIENT, rules.COMPILED)
 
 _local = threading.local()  # .observers: whoever measures what is kept in this thread
 
@@ -71,10 +68,10 @@ class Keeper:
         self._begin()
 
     def __enter__(self) -> None:
+        self._hooks.__enter__()  # It may raise: transforms of torch.func refuse hooks.
         if self._depth() == 0:
             self.tally = Tally()
         self._inside.depth = self._depth() + 1
-        self._hooks.__enter__()
 
     def __exit__(self, *error) -> None:
         self._hooks.__exit__(*error)
@@ -115,7 +112,7 @@ class Keeper:
         began = time.perf_counter()
         why = rules.reason_to_leave(tensor, self.settings.min_elements)
         handle: Handle | None = None
-        if why is None or (why in _MAY_BE_MASKS and tensor.numel() >= self.settings.min_elements):
+        if why is None or rules.may_be_mask(tensor, why, self.settings.min_elements):
             with self._lock:
                 handle, why = self._packed(tensor, why)
         if handle is None:
@@ -166,8 +163,11 @@ class Keeper:
             if packed.numel() == 0:
                 return None, why or rules.DENSE
             return Words(plain, packed, EXACT, 0), None
-        bits = rules.bits_for(tensor, settings.bits)
-        group = settings.group_at(bits)
+        if rules.is_logarithm(tensor):
+            if plain.dtype != torch.float32:
+                return None, rules.LOGARITHM
+            return Words(plain, plain.to(torch.bfloat16), HALVED, 0), None
+        bits, group = settings.bits, settings.group_at(settings.bits)
         seed = layer_seed(self.seed, current_stream(self.stream))
         packed = ops.keep_values(plain, bits, group, settings.rounding, seed, self.number)
         if ops.kept_bad_groups(packed) > 0:
@@ -192,6 +192,8 @@ class Untouched:
         return Untouched, ()
 
     def run(self, forward: Callable, *args, **kwargs) -> Any:
+        if torch.jit.is_tracing() or torch.compiler.is_exporting():
+            return forward(*args, **kwargs)
         with self._hooks:
             return forward(*args, **kwargs)
 

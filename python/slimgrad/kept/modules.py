@@ -80,10 +80,10 @@ def changed_modules(model: nn.Module, selection: Selection) -> dict[str, nn.Modu
 
 
 def why_not_changed(module: nn.Module) -> str | None:
-    if "forward" in vars(module):
-        return "has a forward of its own on the object, as hooks of accelerate do: compress before"
     if isinstance(module, torch.jit.ScriptModule):
         return "is TorchScript"
+    if "forward" in vars(module):
+        return "has a forward of its own on the object, as hooks of accelerate do: compress before"
     return None
 
 

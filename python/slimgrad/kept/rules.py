@@ -21,6 +21,7 @@ EXPANDED = "expanded: elements share their memory"
 CHECKPOINT = "inputs of checkpointed parts: recomputing needs every bit"
 NOT_FINITE = "holds NaN or Inf, or numbers too far apart"
 EXCLUDED = "excluded"
+LOGARITHM = "log-softmax of 16 bits: backward takes its exponential"
 DENSE = "no zeros to leave out"
 LIVES_ANYWAY = (LEAF, OF_LEAF, IN_BACKWARD)
 
@@ -47,8 +48,9 @@ _COMPILED_FOLDER = "_aot_autograd"
 _FRAMES_OF_COMPILED = 3
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
-# Backward takes the exponential of it: an error of one step is a factor.
-_NEEDS_8_BITS = ("LogSoftmaxBackward0",)
+# Backward takes the exponential of it and subtracts 1: where a model is sure of itself, that is
+# near 0, and a step of 8 bits would be most of it.
+_LOGARITHMS = ("LogSoftmaxBackward0",)
 
 
 def _comes_from_leaf(tensor: torch.Tensor) -> bool:
@@ -71,50 +73,61 @@ def _is_expanded(tensor: torch.Tensor) -> bool:
     )
 
 
-def _reason_without_gradient(tensor: torch.Tensor, min_elements: int) -> str:
-    """Inside a compiled graph nothing has a gradient: it is a single node."""
-    if tensor.numel() >= min_elements:
-        frame = sys._getframe(3)
-        for _ in range(_FRAMES_OF_COMPILED):
-            if frame is None:
-                break
-            if _COMPILED_FOLDER in frame.f_code.co_filename:
-                return COMPILED
-            frame = frame.f_back
-    return NO_GRADIENT
+def _is_compiled(depth: int) -> bool:
+    """Whether a graph of torch.compile saves. The frame ``depth`` above is whose hook this is."""
+    frame = sys._getframe(depth + 1)
+    for _ in range(_FRAMES_OF_COMPILED):
+        if frame is None:
+            return False
+        if _COMPILED_FOLDER in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_checkpoint(depth: int) -> bool:
+    frame = sys._getframe(depth + 1)
+    above = frame if frame.f_back is None else frame.f_back
+    return _CHECKPOINT_FILE in (frame.f_code.co_filename, above.f_code.co_filename)
 
 
 def reason_to_leave(tensor: torch.Tensor, min_elements: int) -> str | None:
-    """None if the tensor is to be packed. The callers' caller is torch, or what called torch."""
+    """None if the tensor is to be packed. To be called by the hook itself: the frame above that
+    says who saves."""
+    if tensor.is_leaf and tensor.requires_grad:
+        return LEAF
     kind = type(tensor)
     if kind is not torch.Tensor and kind is not torch.nn.Parameter:
         return SUBCLASS
-    if tensor.dtype not in FLOATS:
-        return TYPE
-    if tensor.is_leaf:
-        return LEAF if tensor.requires_grad else _reason_without_gradient(tensor, min_elements)
     if tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return SUBCLASS
+    if tensor.dtype not in FLOATS:
+        return TYPE
+    if torch._C._current_graph_task_id() != -1:
+        return IN_BACKWARD
+    if tensor.is_leaf:  # Inside a compiled graph nothing has a gradient: it is a single node.
+        return COMPILED if tensor.numel() >= min_elements and _is_compiled(2) else NO_GRADIENT
     if _comes_from_leaf(tensor):
         return OF_LEAF
     if tensor.numel() < min_elements or tensor.numel() == 0:
         return SMALL
-    if torch._C._current_graph_task_id() != -1:
-        return IN_BACKWARD
     if 0 in tensor.stride() and _is_expanded(tensor):
         return EXPANDED
-    frame = sys._getframe(2)
-    if frame.f_back is not None and _CHECKPOINT_FILE in (
-        frame.f_code.co_filename,
-        frame.f_back.f_code.co_filename,
-    ):
-        return CHECKPOINT
-    return None
+    return CHECKPOINT if _is_checkpoint(2) else None
 
 
-def bits_for(tensor: torch.Tensor, bits: int) -> int:
-    """At least 8 where backward is far from linear in what it keeps."""
+def may_be_mask(tensor: torch.Tensor, why: str | None, min_elements: int) -> bool:
+    """Dropout on the CPU saves its mask as floats, which no gradient goes through. Only what lies
+    without gaps is looked at: a mask that is expanded is small as it is."""
+    if why not in (NO_GRADIENT, COMPILED) or tensor.numel() < max(min_elements, 1):
+        return False
+    return tensor.is_contiguous() or (
+        tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+def is_logarithm(tensor: torch.Tensor) -> bool:
+    """Whether its exponential is what backward needs. As bfloat16 a logarithm of a probability p
+    changes p by at most 0.0008."""
     node = tensor.grad_fn
-    if bits < 8 and node is not None and node.name() in _NEEDS_8_BITS:
-        return 8
-    return bits
+    return node is not None and node.name() in _LOGARITHMS

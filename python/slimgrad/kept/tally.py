@@ -41,7 +41,7 @@ class Tally:
             self._add_left(tensor, handle, why)
 
     def _add_left(self, tensor: torch.Tensor, handle: Handle, why: str) -> None:
-        if not isinstance(handle, Copied):
+        if type(tensor) is torch.Tensor and not isinstance(handle, Copied):
             piece = (tensor.data_ptr(), tensor.numel(), tensor.element_size())
             if piece in self._pieces:
                 return

@@ -114,8 +114,10 @@ def coded_weights(runs: list[Run]) -> Figure:
         menu="gradients",
     )
     for run in runs:
-        for step in sorted({line["step"] for line in run.bits}):
-            lines = [line for line in run.bits if line["step"] == step]
+        # Eight bits are what encode() has for a default; other widths are in the record.
+        wide = [line for line in run.bits if line.get("quantizer_bits", 8) == 8]
+        for step in sorted({line["step"] for line in wide}):
+            lines = [line for line in wide if line["step"] == step]
             for coder in ("rans", "huffman"):
                 coded = [line for line in lines if isinstance(line.get(coder), dict)]
                 if coded:

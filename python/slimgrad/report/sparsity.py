@@ -31,10 +31,9 @@ def required(runs: list[Run]) -> Figure:
     figure = Figure(
         "required",
         "Required and achieved sparsity",
-        "Each point is a layer at a time: the share of zeros that was wanted in the last pass, and "
-        "the mean share that came out. On the line they are equal. Where an allocation moves "
-        "sparsity between layers from pass to pass the mean differs without a miss; the title has "
-        "the largest miss of a single pass.",
+        "Each point is a layer at a time: the share of zeros that was wanted and the share that "
+        "came out, means over the epoch of a run of slimgrad-train, of controller.log() the last "
+        "pass. On the line they are equal; the title has the largest miss of a single pass.",
         "layers lines of pruned gradients",
     )
     traces: list[Trace] = []

@@ -96,6 +96,17 @@ void check_gate_state(const GateState& gate, std::string_view op) {
         scale);
 }
 
+double bits_per_value(const GateReport& report) {
+  constexpr double kFloatBits = 32;
+  if (!report.compressed) return kFloatBits;
+  const double value_bits = report.quantizer ? report.quantizer->format.bits() : kFloatBits;
+  if (report.threshold <= 0) return value_bits;
+  const double survivors = std::max(0.0, 1 - report.sparsity - report.at_threshold);
+  const auto entropy_term = [](double share) { return share > 0 ? -share * std::log2(share) : 0; };
+  return entropy_term(report.sparsity) + entropy_term(report.at_threshold) +
+         entropy_term(survivors) + report.at_threshold + survivors * value_bits;
+}
+
 void set_sparsity(GateState& gate, double sparsity) {
   check(is_sparsity(sparsity), "set_sparsity", "0 <= sparsity < 1", sparsity);
   gate.options.schedule.clear();

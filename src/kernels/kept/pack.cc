@@ -49,25 +49,27 @@ class Windows {
 
   HWY_INLINE void fill(std::uint64_t first_index, std::uint32_t* HWY_RESTRICT windows) {
     const U32 u32;
-    constexpr std::size_t kWords = kWindowElements / 4;
+    constexpr std::size_t kWords = kWindowElements / 8, kPair = kWindowElements / 2;
     for (std::size_t i = 0; i < kept::kBlockValues; i += kWindowElements) {
       HWY_ALIGN std::uint32_t words[kWords];
-      drawing_.fill_words((first_index + i) / 2, words);
-      const Words mask = hn::Set(u32, 0xffffu);
+      drawing_.fill_words((first_index + i) / 4, words);
+      const Words mask = hn::Set(u32, 0xffffu), turn = hn::Set(u32, 0x8000u);
       for (std::size_t w = 0; w < kWords; w += hn::Lanes(u32)) {
         const Words word = hn::Load(u32, words + w);
         const Words last = hn::Or(hn::ShiftRight<24>(word), hn::ShiftLeft<8>(word));
-        std::uint32_t* to = windows + i + w;
-        hn::Store(hn::And(word, mask), u32, to);
-        hn::Store(hn::And(hn::ShiftRight<8>(word), mask), u32, to + kWords);
-        hn::Store(hn::ShiftRight<16>(word), u32, to + 2 * kWords);
-        hn::Store(hn::And(last, mask), u32, to + 3 * kWords);
+        const Words window[] = {hn::And(word, mask), hn::And(hn::ShiftRight<8>(word), mask),
+                                hn::ShiftRight<16>(word), hn::And(last, mask)};
+        for (std::size_t s = 0; s < 4; ++s) {
+          std::uint32_t* const to = windows + i + s * kWords + w;
+          hn::Store(window[s], u32, to);
+          hn::Store(hn::Xor(window[s], turn), u32, to + kPair);
+        }
       }
     }
   }
 
  private:
-  static_assert(Drawing<1>::kElements == kWindowElements / 2);
+  static_assert(Drawing<1>::kElements == kWindowElements / 4);
   Drawing<1> drawing_;
 };
 

@@ -79,9 +79,9 @@ Report read_report(const at::Tensor& plan, const at::Tensor& stats) {
           {"compressed", "saturated"},
           c10::List<bool>({r.compressed, r.saturated}),
           {"log_std", "sparsity_wanted", "sparsity", "at_threshold", "cosine", "relative_error",
-           "bias", "threshold", "scale"},
+           "bias", "threshold", "bits_per_value", "scale"},
           {r.log_std, r.sparsity_wanted, r.sparsity, r.at_threshold, r.cosine, r.relative_error,
-           r.bias, r.threshold, r.quantizer ? r.quantizer->scale : 0},
+           r.bias, r.threshold, bits_per_value(r), r.quantizer ? r.quantizer->scale : 0},
           r.quantizer ? r.quantizer->format.name() : ""};
 }
 

@@ -249,6 +249,27 @@ TEST(Gate, TopKDropsWhatIsBelowAndKeepsTheRest) {
     ASSERT_EQ(out[i], std::abs(in[i]) < threshold ? 0.0f : in[i]);
 }
 
+// By hand: the Shannon entropy of what a value can be, with both signs at the threshold alike.
+TEST(Gate, StoresTheEntropyAndTheSurvivors) {
+  const auto bits = [](double zeros, double at_threshold, std::optional<Quantizer> quantizer = {}) {
+    return bits_per_value({.compressed = true,
+                           .sparsity = zeros,
+                           .at_threshold = at_threshold,
+                           .threshold = 1,
+                           .quantizer = quantizer});
+  };
+  const Quantizer six_bits{.format = FloatFormat(3, 2)};
+  EXPECT_EQ(bits(1, 0), 0);
+  EXPECT_EQ(bits(0, 0), 32);
+  EXPECT_DOUBLE_EQ(bits(0, 1), 1);      // a sign each
+  EXPECT_DOUBLE_EQ(bits(.5, .5), 1.5);  // zero, +, - with 1/2, 1/4, 1/4
+  EXPECT_DOUBLE_EQ(bits(.5, .25), 1.5 + .25 + .25 * 32);
+  EXPECT_DOUBLE_EQ(bits(.5, 0, six_bits), 1 + .5 * 6);
+  // Without pruning a code each, whatever became zero; left alone, as it was.
+  EXPECT_EQ(bits_per_value({.compressed = true, .sparsity = .5, .quantizer = six_bits}), 6);
+  EXPECT_EQ(bits_per_value({.compressed = false, .threshold = 1, .quantizer = six_bits}), 32);
+}
+
 TEST(Gate, RefusesOptionsOutOfRange) {
   using testing::HasSubstr;
   using testing::ThrowsMessage;

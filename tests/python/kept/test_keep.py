@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from kept_samples import Gpt, cnn, cnn_step, error, gpt_step, gradients, same
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import slimgrad as sg
 from slimgrad.kept import rules
@@ -118,6 +119,23 @@ def test_nothing_is_held_after_backward():
     loss.backward()
     del loss
     assert not keeping._keeper._known
+
+
+def test_the_tensors_themselves_are_gone_after_forward():
+    """But for what is left alone: the input, and what the caller has."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(100, 100), nn.GELU()) for _ in range(4)))
+    storages = []
+    for layer in model.modules():
+        layer.register_forward_hook(
+            lambda _, inputs, y: storages.append(StorageWeakRef(y.untyped_storage()))
+        )
+    with sg.keep(bits=4, seed=1) as keeping:
+        y = model(torch.randn(100, 100))
+    alive = [storage for storage in storages if not storage.expired()]
+    assert {storage.cdata for storage in alive} == {y.untyped_storage()._cdata}
+    assert keeping.tally.packed == 7  # four inputs of GELU, three of linear layers
+    y.sum().backward()
 
 
 def test_outputs_that_are_left_alone_do_not_live_for_ever():
@@ -310,6 +328,24 @@ def test_subclasses_and_sparse_tensors_are_left_alone():
     assert torch.isfinite(x.grad).all()
 
 
+def test_other_devices_are_left_alone():
+    x = torch.randn(100, 100, device="meta", requires_grad=True)
+    with sg.keep(bits=4, seed=1) as keeping:
+        y = F.dropout((x * 2).sin(), 0.5)
+    y.sum().backward()
+    assert keeping.tally.packed == 0 and list(keeping.tally.left) == [rules.SUBCLASS]
+
+
+def test_expanded_masks_stay_small():
+    mask = torch.zeros(100, 100).bernoulli_(0.5).expand(50, 100, 100)
+    x = torch.randn(50, 100, 100, requires_grad=True)
+    with sg.keep(bits=4, seed=1) as keeping:
+        y = (x * 1) * mask
+    assert keeping.tally.packed == 0
+    y.sum().backward()
+    assert torch.equal(x.grad, mask)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_stays_exact(value):
     x = torch.randn(100, 100)
@@ -335,11 +371,26 @@ def test_statistics_of_attention_and_norms_stay_exact():
     assert torch.allclose(found, scores, atol=1e-5)
 
 
-def test_log_softmax_has_eight_bits_at_least():
+@pytest.mark.parametrize("bits", [8, 2])
+def test_log_softmax_is_kept_for_its_exponential(bits):
+    """Of a model that is nearly sure: what flows back is 1 - p."""
+    torch.manual_seed(0)
     logits = torch.randn(64, 1000, requires_grad=True)
-    with sg.keep(bits=2, seed=1):
-        y = F.log_softmax(logits * 3, 1)
-    assert (y.grad_fn._saved_result - y).abs().max() < 0.2
+    y = torch.randint(1000, (64,))
+    peak = 12.0 * F.one_hot(y, 1000)
+
+    def loss():
+        return F.cross_entropy(logits * 1 + peak, y)
+
+    plain = torch.autograd.grad(loss(), logits)
+    with sg.keep(bits=bits, seed=1) as keeping:
+        packed = loss()
+    assert (keeping.tally.plain_bytes, keeping.tally.bytes) == (256_000, 128_000)
+    assert error(torch.autograd.grad(packed, logits), plain) < 0.005
+    with sg.keep(bits=bits, seed=1) as keeping:
+        z = F.log_softmax((logits * 1).bfloat16(), 1)
+    assert keeping.tally.left[rules.LOGARITHM] == (1, 128_000)
+    assert torch.equal(z.grad_fn._saved_result, z)
 
 
 def test_memory_formats_come_back():

@@ -165,6 +165,12 @@ def test_transforms_of_torch_func_refuse():
     model = nn.Linear(64, 64)
     with sg.keep(seed=1), pytest.raises(RuntimeError, match="saved tensor hooks"):
         torch.func.grad(lambda x: model(x).square().sum())(torch.randn(64, 64))
+    controller = sg.compress(model, kept=8, seed=1)
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        torch.func.grad(lambda x: model(x).square().sum())(torch.randn(64, 64))
+    x = torch.randn(128, 64, requires_grad=True)
+    model(x * 1).sum().backward()
+    assert controller.kept.tally.packed == 1
 
 
 def test_traced_models_are_plain():

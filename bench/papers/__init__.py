@@ -1,0 +1,1 @@
+"""The papers' tables, from the records of `make results`: python -m bench.papers."""
