@@ -134,6 +134,7 @@ def _rivals(time: dict[str, dict], memory: dict[str, dict], batch: dict[str, dic
 
 def network_section(rows: list[dict], name: str) -> list[str]:
     time, memory, batch = (_by_way(rows, f"{name}:{kind}") for kind in ("time", "memory", "batch"))
+    time = {**_by_way(rows, f"{name}:compiled"), **time}
     title = next(row["case"] for row in rows if row["part"].startswith(f"{name}:"))
     ways = list({**memory, **time, **batch})
     lines = []
