@@ -45,13 +45,13 @@ def settings() -> dict[str, dict]:
         "kept=8": {"kept": 8},
         "kept=4": {"kept": 4},
         "kept=2": {"kept": 2},
-        "kept=2, groups of 32": {"kept": sg.Keep(bits=2, group=32)},
         "kept=4, activations=3": {"kept": 4, "activations": 3},
         "kept=4, activations=3, Prune(weight=0.9, input=0)": {
             "kept": 4,
             "activations": 3,
             "gradients": sg.Prune(weight=0.9, input=0),
         },
+        "kept=2, groups of 32": {"kept": sg.Keep(bits=2, group=32)},
     }
 
 

@@ -42,13 +42,12 @@ def _settle() -> None:
 def measure(training: Training) -> dict[str, float]:
     """In MiB. kept: what autograd counts between forward and backward. held: by how much a forward
     pass makes the process grow for as long as its loss lives: what is kept, as the system sees it.
-    idle: what is resident between steps, after the first. peak: of the next two steps."""
+    idle: what is resident between steps, after the first. peak: of the second step."""
     training.step()
     _settle()
     idle = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again
-    for _ in range(2):
-        training.step()
+    training.step()
     peak = _status("VmHWM")
     _settle()
     before = _status("VmRSS")

@@ -90,10 +90,10 @@ def _bars(time: dict[str, dict], memory: dict[str, dict]) -> list[str]:
     lines = []
     for way, fewer in FEWER.items():
         if way in memory:
-            times = memory["torch"]["kept"] / memory[way]["kept"]
+            times, grows = (memory["torch"][f] / memory[way][f] for f in ("kept", "held"))
             lines.append(
                 f"- `{way}` keeps {times:.2f} times fewer bytes than torch (bar {fewer}): "
-                + _verdict(times >= fewer)
+                f"{_verdict(times >= fewer)}; without the inputs, held is {grows:.2f} times less"
             )
         if way in time:
             ratio = time[way]["ratio"]
@@ -134,6 +134,7 @@ def _rivals(time: dict[str, dict], memory: dict[str, dict], batch: dict[str, dic
 
 def network_section(rows: list[dict], name: str) -> list[str]:
     time, memory, batch = (_by_way(rows, f"{name}:{kind}") for kind in ("time", "memory", "batch"))
+    time = {**_by_way(rows, f"{name}:compiled"), **time}
     title = next(row["case"] for row in rows if row["part"].startswith(f"{name}:"))
     ways = list({**memory, **time, **batch})
     lines = []
@@ -163,6 +164,8 @@ def network_section(rows: list[dict], name: str) -> list[str]:
         for word, found in (("times", time), ("memory", memory), ("largest batches", batch))
         if not found
     ]
+    if time and not any(way.startswith("torch.compile") for way in time):
+        missing.append("times of torch.compile")
     if missing:
         section += [f"Not measured: {', '.join(missing)}.", ""]
     return [*section, *_bars(time, memory), *_rivals(time, memory, batch), ""]

@@ -9,8 +9,8 @@ of the table.
     python -m bench.suite_kept --out results/kept.json [--part PART ...] [--quick]
 
 measures the parts given anew and leaves the others of the file as they are, so that a long run can
-be cut up: `tensor`, and of each network its time, its memory and its largest batches, as in
-`gpt:time`, `gpt:memory`, `gpt:batch`.
+be cut up: `tensor`, and of each network its times, those of compiled ones, its memory and its
+largest batches, as in `gpt:time`, `gpt:compiled`, `gpt:memory`, `gpt:batch`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from bench.kept_memory import in_process
 from bench.kept_models import WAYS, Training, networks
 from bench.timing import Row, commit, print_table, race, write_json
 
-KINDS = ("time", "memory", "batch")
-SECONDS = {True: 0.5, False: 100.0}  # of a race of steps, quick or not
+KINDS = ("time", "compiled", "memory", "batch")
+COMPILED = [way for way in WAYS if way.startswith("torch.compile")]
 BATCH_WAYS = [
     "torch",
     "torch.utils.checkpoint",
@@ -43,7 +43,7 @@ BATCH_WAYS = [
 class KeptRow(Row):
     """A row of a network: times may be of another run than bytes, so each part has its commit.
 
-    milliseconds, ratio: 0 where no time was measured, as in all parts but `tensor` and `time`.
+    milliseconds: 0 where no time was measured; then the ratio is of bytes kept, or of batches.
     MiB: kept by autograd; held: as the system sees it; idle: resident between steps; peak.
     batch: the largest within `within` MiB beside what is idle."""
 
@@ -88,16 +88,26 @@ def tensor_rows(quick: bool) -> list[Row]:
         unpacks["exact, half zeros"] = lambda x=x, packed=packed: ops.restore_exact(
             packed, x.size(), x.stride(), x.dtype
         )
-        seconds = 0.2 if quick else 8.0
+        seconds = 0.2 if quick else 3.0
         rows += race("kept", f"{case}, packing", "torch: copy_", packs, seconds)
         rows += race("kept", f"{case}, unpacking", "torch: copy_", unpacks, seconds)
     return rows
 
 
-def time_rows(name: str, quick: bool) -> list[Row]:
+def _race_of(ways: list[str], name: str, quick: bool, seconds: float) -> list[Row]:
     network = networks(quick)[name]
-    runs = {way: Training(network, way).step for way in WAYS}
-    return race("kept", network.title, "torch", runs, SECONDS[quick], min_rounds=3)
+    runs = {way: Training(network, way).step for way in ways}
+    return race("kept", network.title, "torch", runs, seconds, min_rounds=3)
+
+
+def time_rows(name: str, quick: bool) -> list[Row]:
+    eager = [way for way in WAYS if way not in COMPILED]
+    return _race_of(eager, name, quick, 0.5 if quick else 36.0)
+
+
+def compiled_rows(name: str, quick: bool) -> list[Row]:
+    """A race of their own, for compiling takes longer than all else."""
+    return _race_of(["torch", *COMPILED], name, quick, 0.5 if quick else 15.0)
 
 
 def memory_rows(name: str, quick: bool) -> list[KeptRow]:
@@ -136,8 +146,8 @@ def rows_of(part: str, quick: bool) -> list[KeptRow]:
         rows = tensor_rows(quick)
     else:
         name, kind = part.split(":")
-        measure = {"time": time_rows, "memory": memory_rows, "batch": batch_rows}[kind]
-        rows = measure(name, quick)
+        measures = (time_rows, compiled_rows, memory_rows, batch_rows)
+        rows = dict(zip(KINDS, measures, strict=True))[kind](name, quick)
     own = [row if isinstance(row, KeptRow) else KeptRow(**vars(row)) for row in rows]
     for row in own:
         row.part, row.commit = part, commit()

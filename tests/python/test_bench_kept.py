@@ -96,7 +96,6 @@ def test_memory_is_not_measured_with_another_threshold():
 
 
 def test_parts_are_measured_one_by_one_into_one_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(suite_kept, "WAYS", EAGER)
     out = tmp_path / "kept.json"
     for part in ("feed-forward:time", "tensor", "feed-forward:time"):
         arguments = ["suite_kept", "--quick", "--threads", "1", "--part", part, "--out", str(out)]
