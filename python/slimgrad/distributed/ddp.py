@@ -12,9 +12,9 @@ from .plan import Plan
 def exchange_bucket(plan: Plan, bucket):
     """The mean over ranks of a bucket of gradients, as a future. (No annotations: torch compares
     them with its own.) Buckets come in the same order on every rank."""
-    codec, buffer = plan.codec(), bucket.buffer()
+    step, buffer = plan.step, bucket.buffer()
+    codec = plan.codec(step)
     world = dist.get_world_size(plan.group)
-    step = plan.step
     if bucket.is_last():
         plan.step += 1
     if codec is None:

@@ -18,7 +18,9 @@ fails from then on with the same reason.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import queue
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +29,6 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from .._library import ops
 from .._seeds import fresh_seed
 from ..coding import PayloadError
 from .buffers import Buffers
@@ -86,10 +87,11 @@ class Exchange:
         return sum(self.sent)
 
     def seed(self, rank: int, stage: int) -> int:
-        seed = fresh_seed(self.codec.seed)
-        for number in (self.step, rank, stage):
-            seed = ops.layer_seed(seed, number)
-        return seed
+        """Of the draws of one rank in one stage. Sums of the numbers would not do: a rank's second
+        rounding must not draw what another's first drew, or what was rounded up is again."""
+        numbers = struct.pack("<qqqq", fresh_seed(self.codec.seed), self.step, rank, stage)
+        digest = hashlib.blake2b(numbers, digest_size=8).digest()
+        return int.from_bytes(digest, "little", signed=True)
 
 
 class Engine:
