@@ -20,8 +20,10 @@ def exchange_bucket(plan: Plan, bucket):
     if codec is None:
         work = dist.all_reduce(buffer.div_(world), group=plan.group, async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
-    gradients = bucket.gradients()
-    names = [plan.names[id(parameter)] for parameter in bucket.parameters()]
+    # In the model's order, so that DDP's own, which changes after the first step, does not matter.
+    named = [plan.names[id(parameter)] for parameter in bucket.parameters()]
+    pairs = zip(named, bucket.gradients(), strict=True)
+    names, gradients = zip(*sorted(pairs, key=lambda pair: plan.keys[pair[0]]), strict=True)
     residuals = None
     if codec.error_feedback:
         residuals = [
