@@ -226,11 +226,13 @@ def gradients_of(model: Any, gradients: Any) -> tuple[list[torch.Tensor], list[i
         parameters = [p for p in model.parameters() if p.requires_grad]
         if not parameters:
             raise ValueError("[estimate] expected a model with parameters that require a gradient")
+        _check_types(parameters)
         if any(p.grad is None for p in parameters):
             sizes = [p.numel() for p in parameters]
             where = f"generated gradients, generalized normal of shape {SHAPE}"
             return generated_gradients(sample_sizes(sizes)), sizes, where
         tensors, where = [p.grad for p in parameters], "the model's own gradients"
+    _check_types(tensors)
     sizes = [tensor.numel() for tensor in tensors]
     samples = [
         tensor.detach().flatten()[:size].float().cpu()
@@ -261,6 +263,13 @@ def _by_name(codecs: Sequence[Codec | str] | None) -> dict[str, Codec]:
             name, number = f"{codec.name} ({number})", number + 1
         named[name] = codec
     return named
+
+
+def _check_types(tensors: Sequence[torch.Tensor]) -> None:
+    """Times and bytes are those of float32; others would be compared with the wrong ones."""
+    for tensor in tensors:
+        if tensor.dtype != torch.float32:
+            raise ValueError(f"[estimate] expected gradients of type float32, got {tensor.dtype}")
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

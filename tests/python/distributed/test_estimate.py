@@ -141,6 +141,13 @@ def test_a_model_needs_parameters():
         sg.distributed.estimate(["x"], 1e9)
 
 
+def test_it_knows_float32_only_and_says_so():
+    with pytest.raises(ValueError, match=r"of type float32, got torch.bfloat16"):
+        sg.distributed.estimate(nn.Linear(100, 100, dtype=torch.bfloat16), 1e9)
+    with pytest.raises(ValueError, match=r"of type float32, got torch.float16"):
+        sg.distributed.estimate([torch.zeros(5000, dtype=torch.float16)], 1e9)
+
+
 def command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
     from slimgrad.__main__ import main
 
