@@ -8,7 +8,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .._library import ops
 from .settings import EXACT
 
-HALVED = "bfloat16"  # beside numbers of bits and "exact"
+CAST = "cast"  # beside numbers of bits and "exact": the same values in a smaller type
 
 
 def _check_version(holder: torch.Tensor, saved: int, tensor: str) -> None:
@@ -58,10 +58,15 @@ class Packed:
         words = self.words
         if words.tensor._version != words.version:
             _check_version(words.tensor, words.version, _described(self.dtype, self.size))
-        if words.bits == HALVED:
+        if words.bits == CAST:
             return words.tensor.to(self.dtype).as_strided(self.size, self.stride)
         if words.bits == EXACT:
             return ops.restore_exact(words.tensor, self.size, self.stride, self.dtype)
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "[keep] expected backward without create_graph=True, as second derivatives of "
+                "rounded values would be approximate in silence: keep this part with bits='exact'"
+            )
         return ops.restore_values(
             words.tensor, self.size, self.stride, self.dtype, words.bits, words.group
         )

@@ -16,7 +16,7 @@ from .._seeds import layer_seed
 from .._streams import current_stream
 from .._tracing import records_plain_model
 from . import rules
-from .handles import HALVED, Copied, Handle, Packed, Plain, Words
+from .handles import CAST, Copied, Handle, Packed, Plain, Words
 from .settings import EXACT, Keep
 from .tally import Tally
 
@@ -112,7 +112,7 @@ class Keeper:
         began = time.perf_counter()
         why = rules.reason_to_leave(tensor, self.settings.min_elements)
         handle: Handle | None = None
-        if why is None or rules.may_be_mask(tensor, why, self.settings.min_elements):
+        if why is None or rules.may_be_smaller(tensor, why, self.settings.min_elements):
             with self._lock:
                 handle, why = self._packed(tensor, why)
         if handle is None:
@@ -129,7 +129,7 @@ class Keeper:
         return tensor
 
     def _packed(self, tensor: torch.Tensor, why: str | None) -> tuple[Packed | None, str | None]:
-        """why: if a reason is given, only what is a mask in the end is packed, exactly."""
+        """why: if a reason is given, only masks and indices are packed, exactly."""
         plain = tensor.detach()
         own = list(plain.stride())
         stride = own if plain.is_contiguous() else ops.restored_strides(plain)
@@ -158,6 +158,9 @@ class Keeper:
         self, tensor: torch.Tensor, plain: torch.Tensor, why: str | None
     ) -> tuple[Words | None, str | None]:
         settings = self.settings
+        if why == rules.TYPE:
+            smaller = _smaller_integers(plain)
+            return (None, why) if smaller is None else (Words(plain, smaller, CAST, 0), None)
         if settings.bits == EXACT or why is not None:
             packed = ops.keep_exact(plain, only_masks=why is not None)
             if packed.numel() == 0:
@@ -166,7 +169,7 @@ class Keeper:
         if rules.is_logarithm(tensor):
             if plain.dtype != torch.float32:
                 return None, rules.LOGARITHM
-            return Words(plain, plain.to(torch.bfloat16), HALVED, 0), None
+            return Words(plain, plain.to(torch.bfloat16), CAST, 0), None
         bits, group = settings.bits, settings.group_at(settings.bits)
         seed = layer_seed(self.seed, current_stream(self.stream))
         packed = ops.keep_values(plain, bits, group, settings.rounding, seed, self.number)
@@ -174,6 +177,16 @@ class Keeper:
             return None, rules.NOT_FINITE
         self.number += 1
         return Words(plain, packed, bits, group), None
+
+
+def _smaller_integers(plain: torch.Tensor) -> torch.Tensor | None:
+    """Indices, as those of a max-pooling, in as few bytes as the largest of them needs."""
+    least, most = (bound.item() for bound in plain.aminmax())
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        bounds = torch.iinfo(dtype)
+        if bounds.min <= least and most <= bounds.max:
+            return plain.to(dtype)
+    return None
 
 
 def _left(tensor: torch.Tensor, why: str | None) -> Handle:

@@ -14,6 +14,7 @@ OF_LEAF = "views and casts of leaves"
 IN_BACKWARD = "saved inside backward: recomputed, or for second derivatives"
 NO_GRADIENT = "inputs, buffers and statistics: no gradient goes through them"
 COMPILED = "saved by a graph of torch.compile, which does not say what it needs exactly"
+TRACED = "under a TorchDispatchMode, which may be a trace with tensors without values"
 TYPE = "masks, indices and other types than float32, bfloat16, float16"
 SUBCLASS = "tensor subclasses, sparse tensors, other devices than the CPU"
 SMALL = "small"
@@ -101,6 +102,8 @@ def reason_to_leave(tensor: torch.Tensor, min_elements: int) -> str | None:
         return SUBCLASS
     if tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return SUBCLASS
+    if torch._C._len_torch_dispatch_stack() > 0 or torch.compiler.is_compiling():
+        return TRACED
     if tensor.dtype not in FLOATS:
         return TYPE
     if torch._C._current_graph_task_id() != -1:
@@ -116,10 +119,13 @@ def reason_to_leave(tensor: torch.Tensor, min_elements: int) -> str | None:
     return CHECKPOINT if _is_checkpoint(2) else None
 
 
-def may_be_mask(tensor: torch.Tensor, why: str | None, min_elements: int) -> bool:
-    """Dropout on the CPU saves its mask as floats, which no gradient goes through. Only what lies
-    without gaps is looked at: a mask that is expanded is small as it is."""
-    if why not in (NO_GRADIENT, COMPILED) or tensor.numel() < max(min_elements, 1):
+def may_be_smaller(tensor: torch.Tensor, why: str | None, min_elements: int) -> bool:
+    """Dropout on the CPU saves its mask as floats, which no gradient goes through; indices have 8
+    bytes each. Only what lies without gaps is looked at: an expanded mask is small as it is."""
+    is_index = why == TYPE and tensor.dtype is torch.int64
+    if why not in (NO_GRADIENT, COMPILED) and not is_index:
+        return False
+    if tensor.numel() < max(min_elements, 1):
         return False
     return tensor.is_contiguous() or (
         tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)

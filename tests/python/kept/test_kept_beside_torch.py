@@ -136,6 +136,36 @@ def test_compiled_models_are_right_and_say_what_they_leave(converted_first):
     assert "saved by a graph of torch.compile" in " ".join(controller.summary().split())
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"])
+def test_a_model_that_was_compiled_and_run_before(backend):
+    torch.manual_seed(0)
+    model = Gpt(depth=1)
+    compiled = torch.compile(model, backend=backend)
+    plain = gradients(model, gpt_step)
+    compiled(texts(0)).backward()
+    controller = sg.compress(model, kept=8, seed=1)
+    for _ in range(2):
+        model.zero_grad()
+        compiled(texts(0)).backward()
+        assert error([p.grad for p in model.parameters()], plain) < 0.03
+    if backend == "aot_eager":
+        assert rules.COMPILED in controller.kept.tally.left
+    controller.remove()
+    model.zero_grad()
+    compiled(texts(0)).backward()
+    assert error([p.grad for p in model.parameters()], plain) < 1e-4
+
+
+def test_under_a_dispatch_mode_nothing_is_packed():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x = torch.randn(100, 100, requires_grad=True)
+    with FlopCounterMode(display=False), sg.keep(seed=1) as keeping:
+        loss = (x * 1).sin().sum()
+    loss.backward()
+    assert list(keeping.tally.left) == [rules.TRACED] and torch.equal(x.grad, x.cos())
+
+
 def test_keep_around_a_compiled_model():
     torch.manual_seed(0)
     model = Gpt(depth=1)

@@ -240,6 +240,30 @@ def test_evaluation_draws_nothing():
     assert controller.kept.keeper.number == 0
 
 
+class _WithTrainingStep(nn.Module):
+    """As a LightningModule has it: nobody calls its forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+
+    def training_step(self, x):
+        return self.layers(x).square().mean()
+
+
+def test_a_training_step_packs_what_it_saves():
+    model = _WithTrainingStep()
+    x = torch.randn(128, 64)
+    plain = torch.autograd.grad(model.training_step(x), list(model.parameters()))
+    controller = sg.compress(model, kept=8, seed=1)
+    found = torch.autograd.grad(model.training_step(x), list(model.parameters()))
+    assert controller.kept.tally.packed == 2  # tanh's result; what is squared
+    assert 0 < error(found, plain) < 0.02
+    twin = copy.deepcopy(model)
+    assert twin.training_step(x).item() == model.training_step(x).item()
+    assert controller.remove() == [] and type(model) is _WithTrainingStep
+
+
 def test_a_layer_alone():
     layer = nn.Linear(64, 64)
     controller = sg.compress(layer, "fp8", kept=8, seed=1, min_elements=1)
