@@ -142,6 +142,7 @@ def all_parts(quick: bool) -> list[str]:
 
 
 def rows_of(part: str, quick: bool) -> list[KeptRow]:
+    measured = commit()  # The tree may change meanwhile.
     if part == "tensor":
         rows = tensor_rows(quick)
     else:
@@ -150,7 +151,7 @@ def rows_of(part: str, quick: bool) -> list[KeptRow]:
         rows = dict(zip(KINDS, measures, strict=True))[kind](name, quick)
     own = [row if isinstance(row, KeptRow) else KeptRow(**vars(row)) for row in rows]
     for row in own:
-        row.part, row.commit = part, commit()
+        row.part, row.commit = part, measured
     return own
 
 
