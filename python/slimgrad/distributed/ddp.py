@@ -12,16 +12,18 @@ from .plan import Plan
 def exchange_bucket(plan: Plan, bucket):
     """The mean over ranks of a bucket of gradients, as a future. (No annotations: torch compares
     them with its own.) Buckets come in the same order on every rank."""
-    codec, buffer = plan.codec(), bucket.buffer()
+    step, buffer = plan.step, bucket.buffer()
+    codec = plan.codec(step)
     world = dist.get_world_size(plan.group)
-    step = plan.step
     if bucket.is_last():
         plan.step += 1
     if codec is None:
         work = dist.all_reduce(buffer.div_(world), group=plan.group, async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
-    gradients = bucket.gradients()
-    names = [plan.names[id(parameter)] for parameter in bucket.parameters()]
+    # In the model's order, so that DDP's own, which changes after the first step, does not matter.
+    named = [plan.names[id(parameter)] for parameter in bucket.parameters()]
+    pairs = zip(named, bucket.gradients(), strict=True)
+    names, gradients = zip(*sorted(pairs, key=lambda pair: plan.keys[pair[0]]), strict=True)
     residuals = None
     if codec.error_feedback:
         residuals = [

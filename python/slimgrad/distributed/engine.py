@@ -18,7 +18,9 @@ fails from then on with the same reason.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import queue
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +29,6 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from .._library import ops
 from .._seeds import fresh_seed
 from ..coding import PayloadError
 from .buffers import Buffers
@@ -52,8 +53,8 @@ SPREAD, GATHER, FINISH = range(3)
 # How many frames of each peer are asked for before they are needed.
 _AHEAD = 16
 # Seconds that a rank which stops waits for its last words to be heard, and that one which lost
-# another waits to hear why.
-_LAST_WORDS, _FIRST_WORDS = 5.0, 1.5
+# another waits to hear why; and for words that were another's.
+_LAST_WORDS, _FIRST_WORDS, _RELAY_WORDS = 5.0, 1.5, 1.0
 
 
 @dataclass(eq=False)
@@ -86,10 +87,11 @@ class Exchange:
         return sum(self.sent)
 
     def seed(self, rank: int, stage: int) -> int:
-        seed = fresh_seed(self.codec.seed)
-        for number in (self.step, rank, stage):
-            seed = ops.layer_seed(seed, number)
-        return seed
+        """Of the draws of one rank in one stage. Sums of the numbers would not do: a rank's second
+        rounding must not draw what another's first drew, or what was rounded up is again."""
+        numbers = struct.pack("<qqqq", fresh_seed(self.codec.seed), self.step, rank, stage)
+        digest = hashlib.blake2b(numbers, digest_size=8).digest()
+        return int.from_bytes(digest, "little", signed=True)
 
 
 class Engine:
@@ -371,17 +373,19 @@ class Engine:
             self.error = failure = ExchangeError(text)
             failure.__cause__ = error
             running, self._running = list(self._running.values()), {}
-        if not isinstance(error, Stopped):  # whoever said so has told all
-            self._say_why(text)
+        if isinstance(error, Stopped):  # who wait for this one's frames first have not heard it
+            self._say_why(text, _RELAY_WORDS)
+        else:
+            self._say_why(f"rank {dist.get_rank()} stopped: {text}", _LAST_WORDS)
         for other in running:
             other.future.set_exception(failure)
 
     def _known_cause(self) -> BaseException | None:
         return next((error for error in self._errors if not isinstance(error, Lost)), None)
 
-    def _say_why(self, text: str) -> None:
+    def _say_why(self, text: str, seconds: float) -> None:
         """To every peer, in each stream, and gives them a moment to hear it in one."""
-        last_words = self._header(None, STOPPED, text=f"rank {dist.get_rank()} stopped: {text}")
+        last_words = self._header(None, STOPPED, text=text)
         heard = {peer: threading.Event() for peer in self.peers}
 
         def wait_until_heard(peer: int, work) -> None:
@@ -397,7 +401,7 @@ class Engine:
                     heard[peer].set()
                     continue
                 threading.Thread(target=wait_until_heard, args=(peer, work), daemon=True).start()
-        until = time.monotonic() + _LAST_WORDS
+        until = time.monotonic() + seconds
         for event in heard.values():
             event.wait(max(0.0, until - time.monotonic()))
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
 from .collectives import reduce_scatter
 from .plan import Plan
@@ -38,28 +38,24 @@ def use_coded_reduce_scatter(model: nn.Module, plan: Plan) -> None:
         module.set_custom_reduce_scatter(CodedReduceScatter(plan, parameters))
 
 
-class CodedReduceScatter(ReduceScatter):
+class CodedReduceScatter(DefaultReduceScatter):
     """Of the gradients of one module. FSDP has cut them along their first dimension, padded, into a
     row for each rank, one parameter behind the other."""
 
     def __init__(self, plan: Plan, parameters):
         self.plan, self.parameters = plan, parameters
-        self.calls = 0
-
-    def allocate(self, size, *, dtype, device):
-        return torch.empty(*size, dtype=dtype, device=device)
+        self.calls = 0  # of this module, which a step may not use
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
         plan = self.plan
+        step = max(self.calls, plan.resumed_at)
+        codec = plan.codec(step)
+        self.calls = step + 1
         plan.step = max(plan.step, self.calls)
-        codec, step = plan.codec(), self.calls
-        self.calls += 1
         world = dist.get_world_size(group)
         divide_by = _divisor(op, world)
         if codec is None:
-            return dist.reduce_scatter_single(
-                output_tensor, input_tensor, op=op, group=group, async_op=async_op
-            )
+            return super().__call__(output_tensor, input_tensor, group, op, async_op)
         rows = input_tensor.view(world, -1)
         lengths = self._lengths(rows.size(1), world)
         names = [parameter._param_fqn or "" for parameter in self.parameters.fsdp_params]
@@ -85,7 +81,6 @@ class CodedReduceScatter(ReduceScatter):
         )
         handle.wait()
         plan.sent_bytes += handle.sent_bytes
-        plan.step = self.calls
         return None
 
     def _lengths(self, row: int, world: int) -> list[int]:

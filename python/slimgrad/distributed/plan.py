@@ -62,7 +62,7 @@ class Plan:
                 first: codec and codec.replace(error_feedback=error_feedback, rounding=None)
                 for first, codec in self.codecs.items()
             }
-        self.step = 0
+        self.step = self.resumed_at = 0
         self.sent_bytes = 0
         self.names = {id(p): name for name, p in model.named_parameters()}
         self.keys = {name: key for key, name in enumerate(self.names.values())}
@@ -82,11 +82,11 @@ class Plan:
             "parameters": fingerprint([p.numel() for p in model.parameters()]),
         }
 
-    def codec(self) -> Codec | None:
-        """Of the current step; None for torch's own exchange."""
-        if self.step < self.warmup:
+    def codec(self, step: int) -> Codec | None:
+        """Of a step; None for torch's own exchange."""
+        if step < self.warmup:
             return None
-        return self.codecs[max(first for first in self.codecs if first <= self.step)]
+        return self.codecs[max(first for first in self.codecs if first <= step)]
 
     def residual(self, name: str, size: int, codec: Codec) -> torch.Tensor | None:
         """What rounding this parameter's gradients has lost: made when first needed."""
@@ -133,7 +133,7 @@ class Plan:
                 "[load_state_dict] expected residuals of this model's parameters, got "
                 f"{unknown[0]!r}"
             )
-        self.step = int(state["step"])
+        self.step = self.resumed_at = int(state["step"])
         self.residuals = {
             name: residual.detach().to(torch.float32).reshape(-1).clone()
             for name, residual in state["residuals"].items()

@@ -14,8 +14,8 @@
 
 #include <slimgrad/payload.h>
 
-#include "torch/apply/apply.h"
 #include "torch/checks.h"
+#include "torch/coding/encode_options.h"
 #include "torch/elements.h"
 #include "torch/errors.h"
 #include "torch/no_gradient.h"
@@ -24,22 +24,11 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-EncodeOptions encode_options(std::string_view mode, std::int64_t bits, std::int64_t exponent_bits,
-                             std::int64_t mantissa_bits, double scale, double threshold,
-                             std::string_view survivors, std::string_view coder,
-                             std::string_view model, std::string_view rounding, std::int64_t seed) {
-  const Quantizer quantizer = quantizer_of(exponent_bits, mantissa_bits, 1.0, rounding, "zero");
-  EncodeOptions options;
-  options.kind = parse_payload_kind(mode);
-  options.coder = parse_entropy_coder(coder);
-  options.bits = static_cast<int>(std::clamp<std::int64_t>(bits, -1, 99));
-  options.model = parse_table_model(model);
-  options.format = quantizer.format;
+EncodeOptions with_values(EncodeOptions options, double scale, double threshold,
+                          std::int64_t seed) {
   options.scale = scale;
-  options.rounding = quantizer.rounding;
-  options.seed = static_cast<std::uint64_t>(seed);
-  options.survivors = parse_survivors(survivors);
   options.threshold = threshold;
+  options.seed = static_cast<std::uint64_t>(seed);
   return options;
 }
 
@@ -58,9 +47,9 @@ at::Tensor encode_cpu(const at::Tensor& x, std::string_view mode, std::int64_t b
                       double threshold, std::string_view survivors, std::string_view coder,
                       std::string_view model, std::string_view rounding, std::int64_t seed) {
   const at::Tensor in = x.contiguous();
-  PayloadEncoder encoder(view_of(in),
-                         encode_options(mode, bits, exponent_bits, mantissa_bits, scale, threshold,
-                                        survivors, coder, model, rounding, seed));
+  const EncodeOptions options =
+      encode_options(mode, bits, exponent_bits, mantissa_bits, survivors, coder, model, rounding);
+  PayloadEncoder encoder(view_of(in), with_values(options, scale, threshold, seed));
   for_ranges(encoder.num_blocks(), 1, [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
   const at::Tensor payload = at::empty({static_cast<std::int64_t>(encoder.finish())},
                                        at::TensorOptions().dtype(at::kByte));
@@ -80,10 +69,9 @@ at::Tensor encode_into_cpu(const at::Tensor& x, std::string_view kind, std::int6
   at::assert_no_overlap(out, x);
   const at::Tensor in = x.contiguous();
   const std::span<std::uint8_t> room = mutable_elements<std::uint8_t>(out);
-  PayloadEncoder encoder(view_of(in),
-                         encode_options(kind, bits, exponent_bits, mantissa_bits, scale, threshold,
-                                        survivors, coder, model, rounding, seed),
-                         room);
+  const EncodeOptions options =
+      encode_options(kind, bits, exponent_bits, mantissa_bits, survivors, coder, model, rounding);
+  PayloadEncoder encoder(view_of(in), with_values(options, scale, threshold, seed), room);
   for_ranges(encoder.num_blocks(), 1, [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
   const std::size_t size = encoder.finish();
   check(size <= room.size(), "encode", "room for the payload in out", room.size(), " bytes for ",

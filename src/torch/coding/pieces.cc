@@ -12,7 +12,8 @@
 
 #include "arrays/coding/pieces.h"
 #include "base/hash.h"
-#include "torch/apply/apply.h"
+#include "torch/checks.h"
+#include "torch/coding/encode_options.h"
 #include "torch/elements.h"
 #include "torch/errors.h"
 #include "torch/no_gradient.h"
@@ -72,16 +73,9 @@ at::Tensor encode_pieces_cpu(at::TensorList pieces, c10::List<bool> plain, at::I
   check(keys.size() == pieces.size(), "encode_pieces", "a key for every piece", keys.size(),
         " for ", pieces.size());
   check_bytes("encode_pieces", out);
-  const Quantizer quantizer = quantizer_of(exponent_bits, mantissa_bits, 1.0, rounding, "zero");
-  EncodeOptions options;
-  options.kind = parse_payload_kind(kind);
-  options.coder = parse_entropy_coder(coder);
-  options.bits = static_cast<int>(std::clamp<std::int64_t>(bits, -1, 99));
-  options.model = parse_table_model(model);
-  options.format = quantizer.format;
-  options.rounding = quantizer.rounding;
-  options.survivors = parse_survivors(survivors);
-  options.block_log2 = static_cast<int>(std::clamp<std::int64_t>(block_log2, -1, 99));
+  EncodeOptions options =
+      encode_options(kind, bits, exponent_bits, mantissa_bits, survivors, coder, model, rounding);
+  options.block_log2 = small_int(block_log2);
   options.fit_sample = 8192;
   options.exact_if_nonfinite = true;
   options.replace = replace;

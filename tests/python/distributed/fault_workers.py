@@ -15,25 +15,26 @@ from slimgrad.distributed import Codec, ExchangeError, all_reduce, messages, reg
 from slimgrad.distributed.engine import engine_of
 
 
-def save_what_is_raised(run, rank, results):
+def what_is_raised(run, group=None):
     begin, error, again = time.monotonic(), None, None
     try:
         run()
     except Exception as raised:
         error = raised
     try:
-        all_reduce(torch.ones(10), "lossless")
+        all_reduce(torch.ones(10), "lossless", group=group)
     except ExchangeError as raised:
         again = str(raised)
-    torch.save(
-        {
-            "kind": type(error).__name__,
-            "text": str(error),
-            "seconds": time.monotonic() - begin,
-            "again": again,
-        },
-        f"{results}/{rank}.pt",
-    )
+    return {
+        "kind": type(error).__name__,
+        "text": str(error),
+        "seconds": time.monotonic() - begin,
+        "again": again,
+    }
+
+
+def save_what_is_raised(run, rank, results):
+    torch.save(what_is_raised(run), f"{results}/{rank}.pt")
     os._exit(0)
 
 
@@ -84,26 +85,30 @@ def damage(message, what):
     return message
 
 
-def damaged(rank, world, port, results, where):
-    """Rank 1 sends one damaged message, in the third exchange."""
+def damaged(rank, world, port, results, cases):
+    """In each case rank 1 sends one damaged message, in the third exchange of a group."""
     torch.set_num_threads(1)
     join_group(rank, world, port)
-    stage, what = where
-    exchanges, send = engine_of(None), messages.Link.send
-    tag = messages.Link(None, 0, stage).tag
+    send, raised = messages.Link.send, {}
+    for stage, what in cases:
+        group = dist.new_group()
+        engine, tag = engine_of(group), messages.Link(None, 0, stage).tag
 
-    def send_damaged(self, message):
-        if rank == 1 and exchanges.num_exchanges == 3 and self.tag == tag:
-            message = damage(message.clone(), what)
-        return send(self, message)
+        def send_damaged(self, message, engine=engine, tag=tag, what=what):
+            of_this = self.group is engine.group and self.tag == tag
+            if rank == 1 and of_this and engine.num_exchanges == 3:
+                message = damage(message.clone(), what)
+            return send(self, message)
 
-    messages.Link.send = send_damaged
+        def run(group=group):
+            for _ in range(5):
+                all_reduce([torch.randn(300_000)], "uniform8", group=group)
 
-    def run():
-        for _ in range(5):
-            all_reduce([torch.randn(300_000)], "uniform8")
-
-    save_what_is_raised(run, rank, results)
+        messages.Link.send = send_damaged
+        raised[stage, what] = what_is_raised(run, group)
+        dist.barrier()
+    torch.save(raised, f"{results}/{rank}.pt")
+    os._exit(0)
 
 
 def different(rank, world, port, results):

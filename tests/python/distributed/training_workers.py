@@ -79,7 +79,7 @@ def ddp(rank, world, port, results):
     join_group(rank, world, port)
     found = {}
     for name, codec in CODECS.items():
-        wrapped = DistributedDataParallel(model(), bucket_cap_mb=0.05, first_bucket_cap_mb=0.01)
+        wrapped = DistributedDataParallel(model(), bucket_cap_mb=0.05)
         plan = register(wrapped, codec)
         found[name] = train(wrapped, rank, 12)
         found[name + " plan"] = (plan.step, plan.sent_bytes, plan.residual_bytes())

@@ -1,0 +1,39 @@
+// The arguments that the ops of payloads share, as options.
+#ifndef SLIMGRAD_TORCH_CODING_ENCODE_OPTIONS_H_
+#define SLIMGRAD_TORCH_CODING_ENCODE_OPTIONS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include <slimgrad/payload.h>
+
+#include "torch/apply/apply.h"
+
+namespace slimgrad::torch_ops {
+
+// What is out of range here stays out of range, for the encoder to refuse.
+inline int small_int(std::int64_t value) {
+  return static_cast<int>(std::clamp<std::int64_t>(value, -1, 99));
+}
+
+// Throws InvalidArgument for names and formats that there are not.
+inline EncodeOptions encode_options(std::string_view kind, std::int64_t bits,
+                                    std::int64_t exponent_bits, std::int64_t mantissa_bits,
+                                    std::string_view survivors, std::string_view coder,
+                                    std::string_view model, std::string_view rounding) {
+  const Quantizer quantizer = quantizer_of(exponent_bits, mantissa_bits, 1.0, rounding, "zero");
+  EncodeOptions options;
+  options.kind = parse_payload_kind(kind);
+  options.coder = parse_entropy_coder(coder);
+  options.bits = small_int(bits);
+  options.model = parse_table_model(model);
+  options.format = quantizer.format;
+  options.rounding = quantizer.rounding;
+  options.survivors = parse_survivors(survivors);
+  return options;
+}
+
+}  // namespace slimgrad::torch_ops
+
+#endif  // SLIMGRAD_TORCH_CODING_ENCODE_OPTIONS_H_
