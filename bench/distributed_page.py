@@ -85,7 +85,8 @@ def convergence_table(record: dict) -> list[str]:
         if judged:
             word = "equal within noise" if judged["equal"] else "**worse**"
             cells = [f"{judged['difference']:+.4f} +- {judged['error']:.4f}", word]
-        lines.append(f"| {row['model']} | {row['name']} | {losses} | {cells[0]} | {cells[1]} |")
+        name = row["name"] + (" *" if row.get("outdated") else "")
+        lines.append(f"| {row['model']} | {name} | {losses} | {cells[0]} | {cells[1]} |")
     return lines
 
 
@@ -123,6 +124,15 @@ def page(speed: dict, convergence: dict | None) -> str:
     if convergence:
         rows = verdicts(convergence["rows"])
         worse = [f"{r['model']} {r['name']}" for r in rows if not r["equal"]]
+        outdated = []
+        if any(row.get("outdated") for row in convergence["rows"]):
+            outdated = ["", "**\\* Recorded with draws that were not yet independent between the "]
+            outdated[1] += (
+                "two phases of an exchange, which made their noise larger or biased: to be "
+            )
+            outdated[1] += (
+                "measured again.** The command above does so once these rows are deleted."
+            )
         seen = [f"{r['model']} {r['name']}" for r in rows if r["seen"]]
         lines += [
             "",
@@ -144,6 +154,7 @@ def page(speed: dict, convergence: dict | None) -> str:
             f"Seen seed by seed, however small: {', '.join(seen) or 'none'}.",
             "",
             *convergence_table(convergence),
+            *outdated,
         ]
     wrapped = [line if line.startswith("|") else textwrap.fill(line, 120) for line in lines]
     return "\n".join(wrapped) + "\n"
