@@ -178,13 +178,13 @@ def main() -> None:
     done = {(row["model"], row["setting"]) for row in record["rows"]}
     wanted = [(model, setting) for setting in settings() for model in TASKS]
     for model, setting in [key for key in wanted if key not in done][: arguments.limit]:
-        runs, began = [], time.process_time()
+        runs, began, measured = [], time.process_time(), commit()
         for seed in range(arguments.seeds):
             torch.manual_seed(seed)
             task = TASKS[model](text, arguments.images, seed)
             runs.append(train(task, settings()[setting], seed, arguments.steps))
         seconds = time.process_time() - began
-        row = {"model": model, "setting": setting, "commit": commit(), "cpu_seconds": seconds}
+        row = {"model": model, "setting": setting, "commit": measured, "cpu_seconds": seconds}
         record["rows"].append({**row, "runs": runs})
         print(f"{model}, {setting}: {seconds:.0f} s", flush=True)
         if arguments.out:

@@ -12,7 +12,7 @@ import json
 import statistics
 from pathlib import Path
 
-from bench.kept_convergence import PLAIN
+from bench.kept_convergence import PLAIN, TASKS, settings
 
 MOST = {"pack": 1.5, "unpack": 1.0}  # copies of the tensor
 TIME = 1.08  # of torch's step
@@ -166,6 +166,7 @@ def network_section(rows: list[dict], name: str) -> list[str]:
     ]
     if time and not any(way.startswith("torch.compile") for way in time):
         missing.append("times of torch.compile")
+    missing += [f"memory with {way}" for way in ways if memory and way not in memory]
     if missing:
         section += [f"Not measured: {', '.join(missing)}.", ""]
     return [*section, *_bars(time, memory), *_rivals(time, memory, batch), ""]
@@ -207,6 +208,10 @@ def convergence_section(record: dict) -> list[str]:
             cells.append(line)
         head = [model, "final loss", "less plain's", measure, "less plain's"]
         lines += _table(head, cells)
+    done = {(row["model"], row["setting"]) for row in rows}
+    missing = [f"{m} with {s}" for s in settings() for m in TASKS if (m, s) not in done]
+    if missing:
+        lines += [f"Not run: {'; '.join(missing)}.", ""]
     return lines
 
 
