@@ -240,7 +240,8 @@ def _kept(kept: KeptModules | None, width: int) -> list[str]:
     where = "" if list(kept.packing) == [""] else f" in {', '.join(fold(kept.packing))}"
     lines = wrapped(f"kept for backward{where}: {kept.settings.in_words()}", width)
     if not tally.packed and not tally.left:
-        return [*lines, "  no forward pass with gradients yet"]
+        why = "no forward pass with gradients yet; of one that torch.compile runs none is packed"
+        return lines + wrapped(f"  {why}", width, INDENT)
     sizes = f"{_bytes(tally.plain_bytes)} are {_bytes(tally.bytes)}"
     lines += wrapped(f"  packed, {tally.packed} tensors: {sizes}", width, INDENT)
     seconds = f"{1e3 * tally.packing_seconds:.1f} + {1e3 * tally.unpacking_seconds:.1f} ms"

@@ -62,7 +62,7 @@ class Packed:
             return words.tensor.to(self.dtype).as_strided(self.size, self.stride)
         if words.bits == EXACT:
             return ops.restore_exact(words.tensor, self.size, self.stride, self.dtype)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and torch._C._current_graph_task_id() != -1:
             raise RuntimeError(
                 "[keep] expected backward without create_graph=True, as second derivatives of "
                 "rounded values would be approximate in silence: keep this part with bits='exact'"

@@ -22,7 +22,8 @@ class Keeps(Made):
         if not isinstance(self, Keeps):
             return type(self).forward(self, *args, **kwargs)
         keeper = vars(self).get(KEPT)  # None: made by type(model)(...)
-        if keeper is None:
+        # A graph that is compiled is the plain one: dynamo would trace into hooks, and cannot.
+        if keeper is None or _is_compiled():
             return super().forward(*args, **kwargs)
         return keeper.run(super().forward, *args, **kwargs)
 
@@ -34,9 +35,14 @@ class KeepsTrainingStep(Keeps):
         if not isinstance(self, Keeps):
             return type(self).training_step(self, *args, **kwargs)
         keeper = vars(self).get(KEPT)
-        if keeper is None:
+        if keeper is None or _is_compiled():
             return super().training_step(*args, **kwargs)
         return keeper.run(super().training_step, *args, **kwargs)
+
+
+def _is_compiled() -> bool:
+    """Whether dynamo traces for torch.compile. Of torch.export the keeper says that it is plain."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 
 def attach(module: nn.Module, keeper: Keeper | Untouched) -> None:

@@ -131,9 +131,8 @@ def test_compiled_models_are_right_and_say_what_they_leave(converted_first):
         model.zero_grad()
         compiled(texts(0)).backward()
         assert error([p.grad for p in model.parameters()], plain) < 1e-4
-    tally = controller.kept.tally
-    assert rules.COMPILED in tally.left
-    assert "saved by a graph of torch.compile" in " ".join(controller.summary().split())
+    assert controller.kept.tally.packed == 0
+    assert "that torch.compile runs none is packed" in " ".join(controller.summary().split())
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "eager"])
@@ -148,8 +147,6 @@ def test_a_model_that_was_compiled_and_run_before(backend):
         model.zero_grad()
         compiled(texts(0)).backward()
         assert error([p.grad for p in model.parameters()], plain) < 0.03
-    if backend == "aot_eager":
-        assert rules.COMPILED in controller.kept.tally.left
     controller.remove()
     model.zero_grad()
     compiled(texts(0)).backward()
@@ -186,7 +183,8 @@ def test_compiled_parts_of_a_model():
     plain = gradients(model, gpt_step)
     model.blocks[0].compile(backend="aot_eager")
     controller = sg.compress(model, kept=8, seed=1)
-    assert error(gradients(model, gpt_step), plain) < 0.03
+    for _ in range(2):  # The first pass compiles.
+        assert error(gradients(model, gpt_step), plain) < 0.03
     tally = controller.kept.tally
     assert tally.packed >= 8 and rules.COMPILED in tally.left
 
