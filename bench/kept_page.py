@@ -128,6 +128,8 @@ def _rivals(time: dict[str, dict], memory: dict[str, dict], batch: dict[str, dic
             theirs, ours = batch[way]["batch"], batch[SMALLEST]["batch"]
             better.append(f"**fits a larger batch** ({theirs} against {ours})")
         said = ", ".join(better) if better else "is better in nothing that was measured"
+        if way not in time:
+            said += "; its time was not measured"
         lines.append(f"- Beside `{SMALLEST}`, {way} {said}.")
     return lines
 
