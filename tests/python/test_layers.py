@@ -133,7 +133,8 @@ def test_layers_have_the_same_rooms():
 def test_python_tests_have_the_same_rooms():
     tests = ROOT / "tests" / "python"
     files = [file.relative_to(tests) for file in tests.rglob("*.py")]
-    assert {file.parts[0] for file in files if len(file.parts) > 1} == ROOMS
+    # What runs between processes is Python's alone: it has a room here and none in the layers.
+    assert {file.parts[0] for file in files if len(file.parts) > 1} == ROOMS | {"distributed"}
     assert all(len(file.parts) <= 2 for file in files)
     # pytest imports them by their names alone.
     assert len({file.name for file in files}) == len(files)
