@@ -122,6 +122,8 @@ def _verdict(records: Records) -> str:
                 else f"; {expected}, which the paper expects, has {mean(expected):.1f} %."
             )
         )
+    if not text:
+        return "What comes out cannot be said yet."
     text = [
         f"**What comes out** (two single runs differ by chance by {1.4 * deviation:.1f} points, "
         f"standard "

@@ -111,6 +111,11 @@ def section(records: Records) -> str:
     return "\n\n".join(text)
 
 
+def _is_trained(records: Records) -> bool:
+    """Whether advice has runs to stand on: both products, one of them, and a spread sparsity."""
+    return records.has("prune_0.7_seed1", "prune_0.85_min_cosine", "sparse_0.9_0", "sparse_0.9_0.8")
+
+
 def _verdict(records: Records) -> str:
     text = []
     plain = "plain_seed1"
@@ -158,10 +163,11 @@ def _verdict(records: Records) -> str:
             f"points "
             "in the mean: its noise flows on through all layers below."
         )
-    text.append(
-        "**What to do**: prune for the weight's gradient (`Prune(weight=0.9, input=0)`, the "
-        "default) "
-        "and leave the input's product dense; where both have to be sparse, stay at 0.7 or spread "
-        'the sparsity (`allocation="min_cosine"`).'
-    )
+    if _is_trained(records):
+        text.append(
+            "**What to do**: prune for the weight's gradient (`Prune(weight=0.9, input=0)`, the "
+            "default) "
+            "and leave the input's product dense; where both have to be sparse, stay at 0.7 or spread "
+            'the sparsity (`allocation="min_cosine"`).'
+        )
     return "**What comes out.** " + " ".join(text)
