@@ -166,8 +166,7 @@ def _verdict(records: Records) -> str:
     if _is_trained(records):
         text.append(
             "**What to do**: prune for the weight's gradient (`Prune(weight=0.9, input=0)`, the "
-            "default) "
-            "and leave the input's product dense; where both have to be sparse, stay at 0.7 or spread "
-            'the sparsity (`allocation="min_cosine"`).'
+            "default) and leave the input's product dense; where both have to be sparse, stay at "
+            '0.7 or spread the sparsity (`allocation="min_cosine"`).'
         )
     return "**What comes out.** " + " ".join(text)
