@@ -152,6 +152,8 @@ def test_what_training_step_saves_is_packed(tmp_path):
     trainer.fit(module, data(4))
     tally = controller.kept.tally
     assert tally.packed >= 4  # of the last step: GELU, ReLU, two linear layers, the loss
-    for a, b in zip(module.parameters(), plain.parameters(), strict=True):
-        assert torch.allclose(a, b, atol=0.02) and not torch.equal(a, b)
+    # AdamW steps by signs at first, so that single weights may go the other way; the mean may not.
+    torch.manual_seed(0)
+    for a, b, start in zip(*(m.parameters() for m in (module, plain, Classifier())), strict=True):
+        assert 0 < (a - b).abs().mean() < 0.2 * (b - start).abs().mean()
     assert controller.remove() == [] and type(module) is Classifier
