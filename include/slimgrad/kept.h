@@ -1,6 +1,5 @@
-// A tensor that backward will need, kept small until then: for modules and autograd nodes of one's
-// own in C++. torch's hooks for saved tensors exist only in its Python engine; there
-// slimgrad.keep() and slimgrad.compress(model, kept=) do the same for everything that is saved.
+// A tensor that backward will need, kept small until then: for autograd nodes of one's own in C++.
+// keeper.h does the same for everything that autograd saves.
 //
 // A node that needs its input in backward holds a KeptTensor instead of a SavedVariable:
 //
@@ -42,15 +41,23 @@ class KeptTensor {
   // What it holds in memory.
   std::size_t bytes() const { return packed_.nbytes(); }
   // Whether the tensor itself is held, because packing it was no use.
-  bool is_plain() const { return options_.bits < 0; }
+  bool is_plain() const { return way_ == Way::kPlain; }
+  // Whether what comes back differs from what was given.
+  bool is_rounded() const { return way_ == Way::kRounded; }
 
  private:
+  friend class Keeper;
+  enum class Way { kPlain, kRounded, kExact, kCast };
+  // `packed` stands for x.
+  KeptTensor(const at::Tensor& x, at::Tensor packed, Way way);
+
   at::Tensor packed_;
+  Way way_ = Way::kPlain;
   KeepOptions options_;
   std::vector<std::int64_t> sizes_, strides_;
-  at::ScalarType type_;
+  at::ScalarType type_ = at::kFloat;
   c10::VariableVersion version_;
-  std::uint32_t saved_version_;
+  std::uint32_t saved_version_ = 0;
 };
 
 }  // namespace slimgrad

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <slimgrad/gradient_gate.h>
+#include <slimgrad/keeper.h>
 #include <slimgrad/kept.h>
 #include <slimgrad/sparse_layers.h>
 #include <slimgrad/tensor_stats.h>

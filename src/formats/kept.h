@@ -140,6 +140,19 @@ struct Levels {
   }
 };
 
+// Which of a block's groups a row belongs to. By a shift: a division for every row takes as long as
+// all that is done with its values.
+class RowGroups {
+ public:
+  constexpr explicit RowGroups(std::size_t group)
+      : shift_(std::countr_zero(group / fewbit::kNumColumns)) {}
+  constexpr std::size_t of(std::size_t row) const { return row >> shift_; }
+  constexpr std::size_t rows() const { return std::size_t{1} << shift_; }
+
+ private:
+  int shift_;
+};
+
 // One code, read from the words of its block; fewbit::code_at for the widths here.
 constexpr std::uint32_t code_at(const std::uint32_t* block, std::size_t element, int bits) {
   const std::size_t row = element / fewbit::kNumColumns, rows = fewbit::rows_per_word(bits);

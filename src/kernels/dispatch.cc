@@ -41,12 +41,27 @@ std::vector<std::int64_t> highway_targets() {
   return targets;
 }
 
+// "scalar", then those whose bits are set: Highway gives lower bits to wider vectors.
+std::vector<std::string> names_of(std::int64_t targets) {
+  std::vector<std::string> names = {"scalar"};
+  for (auto left = static_cast<std::uint64_t>(targets); left != 0; left &= left - 1)
+    names.push_back(lower_name(static_cast<std::int64_t>(left & -left)));
+  return names;
+}
+
 }  // namespace
 
 std::vector<std::string> kernel_sets() {
   std::vector<std::string> names = {"scalar"};
   for (const std::int64_t target : highway_targets()) names.push_back(lower_name(target));
   return names;
+}
+
+std::vector<std::string> compiled_kernel_sets() { return names_of(HWY_TARGETS); }
+
+std::string selected_kernel_set() {
+  obey_environment();
+  return use_scalar() ? "scalar" : names_of(hwy::SupportedTargets() & HWY_TARGETS).at(1);
 }
 
 void select_kernel_set(std::string_view name) {

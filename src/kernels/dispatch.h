@@ -14,6 +14,12 @@ namespace slimgrad::kernels {
 // The sets that run here: "scalar", then Highway's from the widest to the narrowest.
 std::vector<std::string> kernel_sets();
 
+// All that were compiled, also those that this CPU does not have.
+std::vector<std::string> compiled_kernel_sets();
+
+// The one that runs. Obeys SLIMGRAD_KERNELS, see below.
+std::string selected_kernel_set();
+
 // Throws InvalidArgument for a set that is not in kernel_sets(). "best" restores the default. Not
 // for use while kernels run in another thread.
 void select_kernel_set(std::string_view name);

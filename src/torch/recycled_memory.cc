@@ -14,7 +14,11 @@ namespace {
 
 class RecyclingAllocator final : public c10::Allocator {
  public:
-  explicit RecyclingAllocator(std::size_t most_kept) : most_kept_(most_kept) {}
+  // kSame: what is kept serves results of its own size. kLarger: it serves smaller ones, too, and
+  // where nothing is large enough all of it goes before more is taken: idle beside the largest
+  // tensor of a pass it would only add to the peak.
+  enum class Fit { kSame, kLarger };
+  RecyclingAllocator(std::size_t most_kept, Fit fit) : most_kept_(most_kept), fit_(fit) {}
 
   c10::DataPtr allocate(std::size_t num_bytes) override {
     if (num_bytes < kLeastKept) return c10::GetCPUAllocator()->allocate(num_bytes);
@@ -46,18 +50,35 @@ class RecyclingAllocator final : public c10::Allocator {
   };
 
   Memory take(std::size_t num_bytes) {
+    std::list<Memory> dropped;
     {
       const std::scoped_lock lock(mutex_);
-      const auto found = std::ranges::find(kept_, num_bytes,
-                                           [](const Memory& memory) { return memory.num_bytes; });
+      const auto found = find(num_bytes);
       if (found != kept_.end()) {
         Memory memory = std::move(*found);
         kept_.erase(found);
-        kept_bytes_ -= num_bytes;
+        kept_bytes_ -= memory.num_bytes;
         return memory;
       }
+      if (fit_ == Fit::kLarger) {
+        dropped.swap(kept_);
+        kept_bytes_ = 0;
+      }
     }
+    dropped.clear();  // Before more is taken, and without the lock.
     return {c10::GetCPUAllocator()->allocate(num_bytes), num_bytes, this};
+  }
+
+  // The smallest that is large enough, of these the one used last. REQUIRES: the lock.
+  std::list<Memory>::iterator find(std::size_t num_bytes) {
+    auto best = kept_.end();
+    for (auto it = kept_.begin(); it != kept_.end(); ++it) {
+      if (it->num_bytes == num_bytes) return it;
+      if (fit_ == Fit::kLarger && it->num_bytes > num_bytes &&
+          (best == kept_.end() || it->num_bytes < best->num_bytes))
+        best = it;
+    }
+    return best;
   }
 
   static void give_back(void* context) {
@@ -78,6 +99,7 @@ class RecyclingAllocator final : public c10::Allocator {
   }
 
   const std::size_t most_kept_;
+  const Fit fit_;
   std::mutex mutex_;
   std::list<Memory> kept_;  // used last first
   std::size_t kept_bytes_ = 0;
@@ -85,11 +107,12 @@ class RecyclingAllocator final : public c10::Allocator {
 
 // Never destroyed: tensors may outlive everything static.
 RecyclingAllocator& of_gradients() {
-  static auto* const allocator = new RecyclingAllocator(kMostKept);
+  static auto* const allocator = new RecyclingAllocator(kMostKept, RecyclingAllocator::Fit::kSame);
   return *allocator;
 }
 RecyclingAllocator& of_unpacked() {
-  static auto* const allocator = new RecyclingAllocator(kMostKeptUnpacked);
+  static auto* const allocator =
+      new RecyclingAllocator(kMostKeptUnpacked, RecyclingAllocator::Fit::kLarger);
   return *allocator;
 }
 

@@ -196,6 +196,13 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("kept_memory() -> int");
   m.def("release_memory() -> int");
 
+  // Which kernels run: the set that does, those that can, those that were compiled. Selecting one
+  // is for tests, while no other thread runs any (kernels/dispatch.h). And how the library was
+  // built.
+  m.def("_kernel_sets() -> (str, str[], str[])");
+  m.def("_select_kernel_set(str name) -> ()");
+  m.def("_build_facts() -> (str, bool, bool)");
+
   // What backward keeps. keep_values packs with a few bits a value, into int32 words
   // (formats/kept.h) whose draws are those of `number` among all of a seed; group 0 is the default
   // one. keep_exact leaves zeros out, into bytes; none if that does not pay. Values are taken in
@@ -207,6 +214,10 @@ TORCH_LIBRARY(slimgrad, m) {
       "restore_values(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype, int bits, "
       "int group) -> Tensor");
   m.def("kept_bad_groups(Tensor packed) -> int");
+  // gradient^T x of a packed x in the order of its rows, which has as many as the gradient has.
+  m.def(
+      "kept_weight_gradient(Tensor gradient, Tensor packed, SymInt columns, int bits, int group) "
+      "-> Tensor");
   m.def("default_kept_group(int bits) -> int");
   m.def("keep_exact(Tensor x, bool only_masks=False) -> Tensor");
   m.def("restore_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");

@@ -19,12 +19,12 @@ std::int64_t num_tasks(std::size_t num_values) {
   return static_cast<std::int64_t>((num_values + kTaskValues - 1) / kTaskValues);
 }
 
-// The part of the words that belongs to a task.
+// The part of the words that belongs to some of the values.
 struct Task {
   std::size_t first, count, first_code, first_scale;
-  Task(std::int64_t index, std::size_t num_values, const kept::Format& format)
-      : first(static_cast<std::size_t>(index) * kTaskValues),
-        count(std::min(kTaskValues, num_values - first)),
+  Task(std::size_t first, std::size_t count, std::size_t num_values, const kept::Format& format)
+      : first(first),
+        count(count),
         first_code(kept::code_words(first, format.bits)),
         first_scale(kept::code_words(num_values, format.bits) + first / format.group) {}
 };
@@ -51,7 +51,8 @@ std::size_t keep_values(std::span<const T> values, const kept::Format& format, s
   const RandomStream random(layer_seed(seed, number), Stream::kKeep);
   std::atomic<std::size_t> num_bad = 0;
   parallel(num_tasks(values.size()), [&](std::int64_t index) {
-    const Task task(index, values.size(), format);
+    const std::size_t begin = static_cast<std::size_t>(index) * kTaskValues;
+    const Task task(begin, std::min(kTaskValues, values.size() - begin), values.size(), format);
     num_bad +=
         kernels::pack_kept(values.subspan(task.first, task.count), format, random, task.first,
                            words.data() + task.first_code, words.data() + task.first_scale);
@@ -63,19 +64,30 @@ std::size_t keep_values(std::span<const T> values, const kept::Format& format, s
 template <typename T>
 void restore_values(std::span<const std::uint32_t> words, const kept::Format& format,
                     const Parallel& parallel, std::span<T> values) {
+  restore_part(words, format, values.size(), 0, parallel, values);
+}
+
+template <typename T>
+void restore_part(std::span<const std::uint32_t> words, const kept::Format& format,
+                  std::size_t num_values, std::size_t first, const Parallel& parallel,
+                  std::span<T> values) {
   kernels::obey_environment();
   parallel(num_tasks(values.size()), [&](std::int64_t index) {
-    const Task task(index, values.size(), format);
+    const std::size_t begin = static_cast<std::size_t>(index) * kTaskValues;
+    const Task task(first + begin, std::min(kTaskValues, values.size() - begin), num_values,
+                    format);
     kernels::unpack_kept(words.data() + task.first_code, words.data() + task.first_scale, format,
-                         values.subspan(task.first, task.count));
+                         values.subspan(begin, task.count));
   });
 }
 
-#define SLIMGRAD_INSTANTIATE(T)                                                                  \
-  template std::size_t keep_values<T>(std::span<const T>, const kept::Format&, std::uint64_t,    \
-                                      std::uint64_t, const Parallel&, std::span<std::uint32_t>); \
-  template void restore_values<T>(std::span<const std::uint32_t>, const kept::Format&,           \
-                                  const Parallel&, std::span<T>);
+#define SLIMGRAD_INSTANTIATE(T)                                                                   \
+  template std::size_t keep_values<T>(std::span<const T>, const kept::Format&, std::uint64_t,     \
+                                      std::uint64_t, const Parallel&, std::span<std::uint32_t>);  \
+  template void restore_values<T>(std::span<const std::uint32_t>, const kept::Format&,            \
+                                  const Parallel&, std::span<T>);                                 \
+  template void restore_part<T>(std::span<const std::uint32_t>, const kept::Format&, std::size_t, \
+                                std::size_t, const Parallel&, std::span<T>);
 SLIMGRAD_FOR_ELEMENT_TYPES(SLIMGRAD_INSTANTIATE)
 #undef SLIMGRAD_INSTANTIATE
 

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/any_values.h"
 #include "kernels/dispatch.h"
 #include "kernels/half_float.h"
 #include "kernels/kept/kept.h"
+#include "kernels/kept/range.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/kept/unpack.cc"
@@ -13,66 +15,37 @@
 // After foreach_target.h:
 #include <hwy/highway.h>
 
-#include "kernels/half_float-inl.h"
-
-#ifndef SLIMGRAD_KERNELS_KEPT_UNPACK_ONCE_
-#define SLIMGRAD_KERNELS_KEPT_UNPACK_ONCE_
-namespace slimgrad::kernels {
-
-// The largest number of a 16-bit type: the uppermost level may lie above it, because its step is
-// rounded up.
-template <typename T>
-inline constexpr float kLargest = 65504.0f;
-template <>
-inline constexpr float kLargest<BFloat16Bits> = 0x1.fep127f;
-
-}  // namespace slimgrad::kernels
-#endif  // SLIMGRAD_KERNELS_KEPT_UNPACK_ONCE_
+#include "kernels/kept/levels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace slimgrad::kernels {
 namespace HWY_NAMESPACE {
 
-// At most as wide as a row.
-using F32 = hn::CappedTag<float, fewbit::kNumColumns>;
-using U32 = hn::RebindToUnsigned<F32>;
-using I32 = hn::RebindToSigned<F32>;
-
 template <int kBits, typename T>
 HWY_INLINE void unpack_block(const std::uint32_t* words, const std::uint32_t* scales,
-                             std::size_t rows_of_group, T* values) {
-  const F32 f32;
-  const U32 u32;
-  const I32 i32;
+                             const kept::RowGroups& groups, T* values) {
+  const hn::CappedTag<float, fewbit::kNumColumns> f32;  // At most as wide as a row.
+  const hn::RebindToUnsigned<decltype(f32)> u32;
   constexpr std::size_t kLanes = hn::MaxLanes(f32);
   constexpr std::size_t kNumVectors = fewbit::kNumColumns / kLanes;
   constexpr std::size_t kRows = fewbit::rows_per_word(kBits);
   const auto mask = hn::Set(u32, (1u << kBits) - 1);
   for (std::size_t w = 0; w < kBits; ++w) {
-    hn::Vec<U32> word[kNumVectors];
+    hn::Vec<decltype(u32)> word[kNumVectors];
     for (std::size_t v = 0; v < kNumVectors; ++v)
       word[v] = hn::LoadU(u32, words + w * fewbit::kNumColumns + v * kLanes);
     for (std::size_t row = w * kRows; row < (w + 1) * kRows; ++row) {
-      const kept::Levels levels(scales[row / rows_of_group]);
+      const kept::Levels levels(scales[groups.of(row)]);
       const auto lowest = hn::Set(f32, levels.lowest);
       const auto step = hn::Set(f32, levels.step);
-      const auto pop = [&](std::size_t v, auto has_zeros) HWY_ATTR {
-        auto code = hn::And(word[v], mask);
+      for (std::size_t v = 0; v < kNumVectors; ++v) {
+        const auto codes = hn::And(word[v], mask);
         word[v] = hn::ShiftRight<kBits>(word[v]);
-        const auto is_zero = hn::RebindMask(f32, hn::Eq(code, hn::Zero(u32)));
-        if constexpr (has_zeros()) code = hn::Sub(code, hn::Set(u32, 1));
-        auto x = hn::MulAdd(hn::ConvertTo(f32, hn::BitCast(i32, code)), step, lowest);
-        if constexpr (has_zeros()) x = hn::IfThenZeroElse(is_zero, x);
-        if constexpr (sizeof(T) == 2) {
-          const auto largest = hn::Set(f32, kLargest<T>);
-          x = hn::IfThenElse(hn::Gt(hn::Abs(x), largest), hn::CopySign(largest, x), x);  // not NaN
-        }
-        store_floats(f32, x, values + row * fewbit::kNumColumns + v * kLanes);
-      };
-      if (levels.has_zeros) {
-        for (std::size_t v = 0; v < kNumVectors; ++v) pop(v, std::true_type());
-      } else {
-        for (std::size_t v = 0; v < kNumVectors; ++v) pop(v, std::false_type());
+        T* const to = values + row * fewbit::kNumColumns + v * kLanes;
+        if (levels.has_zeros)
+          store_levels<true>(f32, codes, lowest, step, to);
+        else
+          store_levels<false>(f32, codes, lowest, step, to);
       }
     }
   }
@@ -81,10 +54,24 @@ HWY_INLINE void unpack_block(const std::uint32_t* words, const std::uint32_t* sc
 template <int kBits, typename T>
 void unpack_blocks(const std::uint32_t* codes, const std::uint32_t* scales, std::size_t group,
                    std::size_t num_blocks, T* values) {
+  const kept::RowGroups groups(group);
   for (std::size_t block = 0; block < num_blocks; ++block) {
-    unpack_block<kBits>(codes, scales, group / fewbit::kNumColumns, values);
+    const auto is_done = [&]() HWY_ATTR {  // in a way that is faster
+#if HWY_TARGET != HWY_SCALAR
+      if constexpr (sizeof(T) == 2 && kBits < 8) {
+        if (groups.rows() >= kTableRows) {
+          unpack_block_by_table<kBits>(codes, scales, groups, values);
+          return true;
+        }
+      } else if constexpr (std::is_same_v<T, BFloat16Bits>) {
+        return unpack_block_of_bytes(codes, scales, groups, values);
+      }
+#endif
+      return false;
+    };
+    if (!is_done()) unpack_block<kBits>(codes, scales, groups, values);
     codes += fewbit::block_words(kBits);
-    scales += kept::kBlockValues / group;
+    scales += groups.of(kept::kBlockValues / fewbit::kNumColumns);
     values += kept::kBlockValues;
   }
 }

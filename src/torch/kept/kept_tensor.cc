@@ -1,37 +1,40 @@
 #include <slimgrad/kept.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "torch/kept/ops.h"
 
 namespace slimgrad {
-namespace {
 
-constexpr int kPlain = -1;  // as `bits`: the tensor itself is held
-
-}  // namespace
+KeptTensor::KeptTensor(const at::Tensor& x, at::Tensor packed, Way way)
+    : packed_(std::move(packed)),
+      way_(way),
+      type_(x.scalar_type()),
+      version_(x.unsafeGetTensorImpl()->version_counter()),
+      saved_version_(version_.current_version()) {
+  if (way == Way::kPlain) return;  // It may have no strides, and comes back with what it has.
+  sizes_ = x.sizes().vec();
+  strides_ = torch_ops::restored_strides(x);
+}
 
 KeptTensor::KeptTensor(const at::Tensor& x, const KeepOptions& options, std::uint64_t seed,
-                       std::uint64_t number)
-    : options_(options) {
+                       std::uint64_t number) {
   check(x.defined() && x.device().is_cpu() && x.layout() == at::kStrided, "KeptTensor",
         "a dense tensor on the CPU", x.toString());
   const at::Tensor plain = x.detach();  // It has the version of x.
-  sizes_ = plain.sizes().vec();
-  strides_ = torch_ops::restored_strides(plain);
-  type_ = plain.scalar_type();
-  version_ = plain.unsafeGetTensorImpl()->version_counter();
-  saved_version_ = version_.current_version();
   if (options.bits == 0) {
-    packed_ = torch_ops::keep_exact_cpu(plain, false);
-    if (packed_.numel() > 0) return;
+    at::Tensor bytes = torch_ops::keep_exact_cpu(plain, false);
+    if (bytes.numel() > 0) *this = KeptTensor(plain, std::move(bytes), Way::kExact);
   } else {
-    packed_ = torch_ops::keep_values_cpu(
+    at::Tensor words = torch_ops::keep_values_cpu(
         plain, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest",
         static_cast<std::int64_t>(seed), static_cast<std::int64_t>(number));
-    if (torch_ops::kept_bad_groups(packed_) == 0) return;
+    if (torch_ops::kept_bad_groups(words) == 0)
+      *this = KeptTensor(plain, std::move(words), Way::kRounded);
   }
-  packed_ = plain;
-  options_.bits = kPlain;
+  if (!packed_.defined()) *this = KeptTensor(plain, plain, Way::kPlain);
+  options_ = options;
 }
 
 at::Tensor KeptTensor::unpack() const {
@@ -39,8 +42,16 @@ at::Tensor KeptTensor::unpack() const {
               "one of the variables needed for gradient computation has been modified by an "
               "inplace operation: it is at version ",
               version_.current_version(), "; expected version ", saved_version_, " instead");
-  if (options_.bits == kPlain) return packed_;
-  if (options_.bits == 0) return torch_ops::restore_exact_cpu(packed_, sizes_, strides_, type_);
+  switch (way_) {
+    case Way::kPlain:
+      return packed_;
+    case Way::kExact:
+      return torch_ops::restore_exact_cpu(packed_, sizes_, strides_, type_);
+    case Way::kCast:
+      return packed_.to(type_);
+    case Way::kRounded:
+      break;
+  }
   return torch_ops::restore_values_cpu(packed_, sizes_, strides_, type_, options_.bits,
                                        options_.group);
 }

@@ -29,7 +29,13 @@ std::vector<Kind> kinds() {
   return {
       {"normal", [](std::mt19937& engine) { return normal(engine); }},
       {"relu", [](std::mt19937& engine) { return std::max(0.0f, normal(engine)); }},
+      {"negative", [](std::mt19937& engine) { return -std::fabs(normal(engine)); }},
+      {"not positive", [](std::mt19937& engine) { return std::min(-0.0f, normal(engine)); }},
       {"zeros", [](std::mt19937& engine) { return engine() % 2 ? 0.0f : -0.0f; }},
+      {"relu with both zeros",
+       [](std::mt19937& engine) {
+         return engine() % 2 ? std::fabs(normal(engine)) : engine() % 2 ? 0.0f : -0.0f;
+       }},
       {"constant", [](std::mt19937&) { return 3.14159f; }},
       {"far from zero", [](std::mt19937& engine) { return 1000.0f + 0.01f * normal(engine); }},
       {"tiny", [](std::mt19937& engine) { return 1e-42f * normal(engine); }},
@@ -82,7 +88,8 @@ TYPED_TEST(KeptKernels, EverySetGivesTheSpecificationsBits) {
   for (const Kind& kind : kinds()) {
     for (const kept::Format& format :
          {kept::Format{8, 256, true}, kept::Format{4, 512, true}, kept::Format{2, 16, true},
-          kept::Format{8, 32, false}, kept::Format{4, 64, false}, kept::Format{2, 128, true}}) {
+          kept::Format{8, 32, false}, kept::Format{4, 64, false}, kept::Format{2, 128, true},
+          kept::Format{2, 64, true}, kept::Format{4, 32, true}}) {
       for (const std::size_t n : {1, 15, 16, 17, 511, 512, 513, 1700}) {
         const auto values = make_values<TypeParam>(n, kind);
         Kept expected(n, format);

@@ -1,0 +1,180 @@
+// torch asks its autograd engine for hooks whenever it saves a tensor. The engine of C++ programs
+// has none and Python's has those of Python, so a program that keeps gets an engine of ours, which
+// differs from torch's own in that answer alone.
+#include <slimgrad/keeper.h>
+
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <slimgrad/gate.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "torch/kept/ops.h"
+#include "torch/kept/saving_rules.h"
+
+namespace slimgrad {
+namespace {
+
+using torch_ops::Saving;
+
+// ---- what autograd holds -----------------------------------------------------------------------
+
+class SavedTensor final : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit SavedTensor(Keeper& keeper) : keeper_(&keeper) {}
+
+  // Called at once, under the guard; unpacking may come after the keeper is gone.
+  void call_pack_hook(const at::Tensor& x) override {
+    kept_ = keeper_->keep(x);
+    is_dense_ = x.layout() == at::kStrided && x.is_non_overlapping_and_dense();
+    if (!is_dense_) return;
+    sizes_ = x.sizes().vec();
+    strides_ = x.strides().vec();
+  }
+
+  at::Tensor call_unpack_hook() override {
+    TORCH_CHECK(!kept_->is_rounded() || !c10::GradMode::is_enabled() ||
+                    torch::autograd::get_current_graph_task_id() == -1,
+                "[Keeper] expected backward without create_graph, as second derivatives of rounded "
+                "values would be approximate in silence: keep this part with bits = 0");
+    const at::Tensor x = kept_->unpack();
+    if (!is_dense_ || (x.sizes() == sizes_ && x.strides() == strides_)) return x;
+    return at::as_strided(x, sizes_, strides_, x.storage_offset());  // another view of the piece
+  }
+
+ private:
+  Keeper* const keeper_;
+  std::shared_ptr<const KeptTensor> kept_;
+  bool is_dense_ = false;
+  std::vector<std::int64_t> sizes_, strides_;
+};
+
+// ---- the engine --------------------------------------------------------------------------------
+
+thread_local Keeper* keeper_at_work = nullptr;
+
+class KeepingEngine final : public torch::autograd::Engine {
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    if (keeper_at_work == nullptr) return nullptr;
+    return std::make_unique<SavedTensor>(*keeper_at_work);
+  }
+};
+
+torch::autograd::Engine& keeping_engine() {
+  static KeepingEngine engine;
+  return engine;
+}
+
+void use_keeping_engine() {
+  using torch::autograd::Engine;
+  const Engine* const now = &Engine::get_default_engine();
+  if (now == &keeping_engine()) return;
+  check(now == &Engine::get_base_engine(), "KeepGuard", "a program with libtorch's own engine",
+        "another one: under Python slimgrad.keep() does this");
+  torch::autograd::set_default_engine_stub(&keeping_engine);
+}
+
+// ---- casts -------------------------------------------------------------------------------------
+
+// Indices, as those of a max-pooling, in as few bytes as the largest of them needs.
+at::Tensor smaller_integers(const at::Tensor& x) {
+  const auto [least, most] = at::aminmax(x);
+  const auto low = least.item<std::int64_t>(), high = most.item<std::int64_t>();
+  const auto fit = [&]<typename T>(T) {
+    return low >= std::numeric_limits<T>::min() && high <= std::numeric_limits<T>::max();
+  };
+  if (fit(std::uint8_t{})) return x.to(at::kByte);
+  if (fit(std::int16_t{})) return x.to(at::kShort);
+  if (fit(std::int32_t{})) return x.to(at::kInt);
+  return {};
+}
+
+}  // namespace
+
+// ---- the keeper --------------------------------------------------------------------------------
+
+Keeper::Keeper(const KeepOptions& options, std::uint64_t seed, std::int64_t min_elements,
+               std::uint64_t stream)
+    : options_(options), seed_(layer_seed(seed, stream)), min_elements_(min_elements) {
+  check(min_elements >= 0, "Keeper", "min_elements >= 0", min_elements);
+  KeptTensor(at::zeros({1}), options, seed);  // It knows what is wrong with options.
+}
+
+void Keeper::begin_pass() {
+  bytes_ = {};
+  std::erase_if(known_, [](const auto& known) { return known.second.kept.expired(); });
+}
+
+std::shared_ptr<const KeptTensor> Keeper::keep(const at::Tensor& x) {
+  const Saving saving = torch_ops::saving_of(x, min_elements_);
+  if (saving == Saving::kLivesAnyway || !x.has_storage())
+    return std::make_shared<const KeptTensor>(packed(x, Saving::kLeft));
+  // Dense tensors are packed in the order of memory: of all views of a piece it is the same.
+  Piece piece{x.storage().unsafeGetStorageImpl(),
+              x.storage_offset(),
+              {x.numel()},
+              x.scalar_type(),
+              x.unsafeGetTensorImpl()->version_counter().current_version()};
+  if (!x.is_non_overlapping_and_dense()) {
+    piece.shape = x.sizes().vec();
+    piece.shape.insert(piece.shape.end(), x.strides().begin(), x.strides().end());
+  }
+  const auto found = known_.find(piece);
+  if (found != known_.end())
+    if (std::shared_ptr<const KeptTensor> kept = found->second.kept.lock()) return kept;
+  auto kept = std::make_shared<const KeptTensor>(packed(x, saving));
+  known_.insert_or_assign(std::move(piece), Known{x.storage().getWeakStorageImpl(), kept});
+  bytes_.plain += x.nbytes();
+  bytes_.kept += kept->bytes();
+  return kept;
+}
+
+KeptTensor Keeper::packed(const at::Tensor& x, Saving saving) {
+  using Way = KeptTensor::Way;
+  const at::Tensor plain = x.detach();  // It has the version of x, and no node that would hold it.
+  const auto instead = [&](at::Tensor packed, Way way) {
+    const bool is_smaller = packed.defined() && packed.numel() > 0;
+    return is_smaller ? KeptTensor(plain, std::move(packed), way)
+                      : KeptTensor(plain, plain, Way::kPlain);
+  };
+  if (saving == Saving::kLogarithm && options_.bits == 0) saving = Saving::kPacked;
+  switch (saving) {
+    case Saving::kIndices:
+      return instead(smaller_integers(plain), Way::kCast);
+    case Saving::kMask:
+      return instead(torch_ops::keep_exact_cpu(plain, true), Way::kExact);
+    case Saving::kCopied:
+      return instead(plain.clone(), Way::kPlain);
+    case Saving::kLogarithm:
+      // As bfloat16 a logarithm of a probability p changes p by at most 0.0008.
+      return plain.scalar_type() == at::kFloat ? instead(plain.to(at::kBFloat16), Way::kCast)
+                                               : instead({}, Way::kPlain);
+    case Saving::kPacked:
+      break;
+    case Saving::kLivesAnyway:
+    case Saving::kLeft:
+      return instead({}, Way::kPlain);
+  }
+  KeptTensor kept(x, options_, seed_, number_);
+  if (kept.is_rounded()) ++number_;
+  return kept;
+}
+
+// ---- the guard ---------------------------------------------------------------------------------
+
+KeepGuard::KeepGuard(Keeper& keeper) : before_(keeper_at_work) {
+  use_keeping_engine();
+  if (before_ != &keeper) keeper.begin_pass();
+  keeper_at_work = &keeper;
+}
+
+KeepGuard::~KeepGuard() { keeper_at_work = before_; }
+
+}  // namespace slimgrad

@@ -1,0 +1,210 @@
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <slimgrad/error.h>
+#include <slimgrad/gate.h>
+#include <slimgrad/keeper.h>
+#include <torch/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/nn.h>
+
+#include <optional>
+#include <thread>
+
+namespace slimgrad {
+namespace {
+
+using testing::HasSubstr;
+
+// Images to ten logarithms of probabilities: convolution, norm, ReLU, pooling, dropout.
+torch::nn::Sequential small_network() {
+  torch::manual_seed(1);
+  return torch::nn::Sequential(
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 16, 3).padding(1)), torch::nn::BatchNorm2d(16),
+      torch::nn::ReLU(), torch::nn::MaxPool2d(2), torch::nn::Dropout(0.5), torch::nn::Flatten(),
+      torch::nn::Linear(16 * 8 * 8, 1000), torch::nn::LogSoftmax(1));
+}
+
+std::vector<at::Tensor> gradients(std::optional<KeepOptions> options, Keeper::Bytes* bytes) {
+  torch::nn::Sequential network = small_network();
+  torch::manual_seed(2);  // of the dropout
+  const at::Tensor x = at::randn({8, 3, 16, 16});
+  at::Tensor loss;
+  if (options) {
+    Keeper keeper(*options, 7);
+    const KeepGuard guard(keeper);
+    loss = network->forward(x).square().mean();
+    *bytes = keeper.bytes();
+  } else {
+    loss = network->forward(x).square().mean();
+  }
+  loss.backward();  // The keeper is gone by now.
+  std::vector<at::Tensor> found;
+  for (const at::Tensor& parameter : network->parameters()) found.push_back(parameter.grad());
+  return found;
+}
+
+TEST(Keeper, ExactGivesTheGradientsOfTorchInFewerBytes) {
+  const std::vector<at::Tensor> plain = gradients(std::nullopt, nullptr);
+  Keeper::Bytes bytes;
+  const std::vector<at::Tensor> exact = gradients(KeepOptions{.bits = 0}, &bytes);
+  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::equal(plain[i], exact[i])) << i;
+  EXPECT_LT(bytes.kept, bytes.plain * 3 / 4);  // zeros, indices and the mask
+}
+
+TEST(Keeper, FewBitsComeNearTheGradients) {
+  const std::vector<at::Tensor> plain = gradients(std::nullopt, nullptr);
+  double error_before = 0;
+  for (const int bits : {8, 4, 2}) {
+    Keeper::Bytes bytes;
+    const std::vector<at::Tensor> packed = gradients(KeepOptions{.bits = bits}, &bytes);
+    const at::Tensor difference = packed[0] - plain[0];
+    const double error = (difference.norm() / plain[0].norm()).item<double>();
+    EXPECT_LT(error, 4.0 / ((1 << bits) - 1));
+    EXPECT_GT(error, error_before);
+    EXPECT_LT(bytes.kept, bytes.plain / (bits == 8 ? 3 : 4));
+    error_before = error;
+  }
+}
+
+// The gradient of a weight is that which the packed input gives, to the bit: what is packed, with
+// which draws, is what docs/kept.md says.
+TEST(Keeper, DrawsAreThoseOfTheSeedAndTheNumber) {
+  const at::Tensor w = at::randn({64, 64}).requires_grad_();
+  const at::Tensor input = at::randn({128, 64}).requires_grad_();
+  Keeper keeper({.bits = 4}, 11, 4096, 3);
+  keeper.set_number(5);
+  at::Tensor x, y;
+  {
+    const KeepGuard guard(keeper);
+    x = input * 1.0;
+    y = x.mm(w);
+  }
+  y.sum().backward();
+  const at::Tensor unpacked = KeptTensor(x, {.bits = 4}, layer_seed(11, 3), 5).unpack();
+  EXPECT_TRUE(at::equal(w.grad(), unpacked.t().mm(at::ones({128, 64}))));
+  EXPECT_EQ(keeper.number(), 6u);
+}
+
+TEST(Keeper, PacksAPieceOfMemoryOnce) {
+  const at::Tensor input = at::randn({16, 64, 64}).requires_grad_();
+  Keeper keeper({.bits = 8}, 1);
+  at::Tensor loss;
+  {
+    const KeepGuard guard(keeper);
+    const at::Tensor x = input * 2.0;
+    loss = (x * x).sum() + x.view({-1, 64}).square().sum() + x.exp().log().mean();
+  }
+  loss.backward();
+  const std::size_t piece = 16 * 64 * 64 * 4;
+  EXPECT_EQ(keeper.bytes().plain, 2 * piece);  // x, and its exponential
+  EXPECT_EQ(keeper.number(), 2u);
+}
+
+TEST(Keeper, TakesNoTensorForAnotherOneInTheSamePlace) {
+  const at::Tensor input = at::ones({64, 64}).requires_grad_();
+  Keeper keeper({.bits = 8}, 1);
+  const KeepGuard guard(keeper);
+  for (int i = 1; i <= 50; ++i) {
+    const at::Tensor x = input * static_cast<double>(i);
+    const at::Tensor gradient = torch::autograd::grad({(x * x).sum()}, {input})[0];
+    EXPECT_NEAR(gradient[3][4].item<double>(), 2.0 * i * i, 0.02 * i * i) << i;
+  }
+}
+
+TEST(Keeper, LeavesNothingBehind) {
+  const at::Tensor input = at::randn({64, 64}).requires_grad_();
+  Keeper keeper({.bits = 8}, 1);
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
+  {
+    const KeepGuard guard(keeper);
+    const at::Tensor x = input.tanh();  // saved by its own node
+    const at::Tensor small = at::randn({10, 10}).requires_grad_().tanh();
+    const at::Tensor y = (x.sum() * small.sum()).exp();
+    for (const at::Tensor& tensor : {x, small, y})
+      storages.push_back(tensor.storage().getWeakStorageImpl());
+  }
+  for (const auto& storage : storages) EXPECT_TRUE(storage.expired());
+}
+
+TEST(Keeper, ActsUnderItsGuardInItsThreadAlone) {
+  const at::Tensor input = at::randn({64, 64}).requires_grad_();
+  Keeper outer({.bits = 8}, 1), inner({.bits = 4}, 1);
+  const KeepGuard guard(outer);
+  (input * 1.0).square();
+  EXPECT_EQ(outer.number(), 1u);
+  {
+    const KeepGuard nested(inner);
+    (input * 1.0).square();
+  }
+  std::thread([&] { (input * 1.0).square(); }).join();
+  EXPECT_EQ(inner.number(), 1u);
+  EXPECT_EQ(outer.number(), 1u);
+  (input * 1.0).square();
+  EXPECT_EQ(outer.number(), 2u);
+}
+
+template <typename Action>
+std::string message_of(const Action& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing thrown";
+}
+
+TEST(Keeper, RefusesWhatWouldBeWrong) {
+  const at::Tensor input = at::randn({64, 64}).requires_grad_();
+  const auto cube = [&](int bits) {
+    Keeper keeper({.bits = bits}, 1);
+    const KeepGuard guard(keeper);
+    const at::Tensor x = input * 1.0;
+    return std::pair(x, (x * x * x).sum());
+  };
+  EXPECT_THAT(message_of([&] {
+                const auto [x, loss] = cube(8);
+                x.mul_(2);
+                loss.backward();
+              }),
+              HasSubstr("modified by an inplace operation"));
+  const auto second = [&](int bits) {
+    torch::autograd::grad({cube(bits).second}, {input}, {}, true, true);
+  };
+  EXPECT_THAT(message_of([&] { second(8); }), HasSubstr("without create_graph"));
+  EXPECT_EQ(message_of([&] { second(0); }), "nothing thrown");
+  EXPECT_THROW(Keeper({.bits = 3}, 1), InvalidArgument);
+  EXPECT_THROW(Keeper({.bits = 8}, 1, -1), InvalidArgument);
+}
+
+class AnothersEngine final : public torch::autograd::Engine {};
+
+TEST(Keeper, RefusesToReplaceAnEngineThatIsNotTorchs) {
+  using torch::autograd::set_default_engine_stub;
+  set_default_engine_stub([]() -> torch::autograd::Engine& {
+    static AnothersEngine engine;
+    return engine;
+  });
+  Keeper keeper({.bits = 8}, 1);
+  EXPECT_THAT(message_of([&] { const KeepGuard guard(keeper); }), HasSubstr("slimgrad.keep()"));
+  set_default_engine_stub(&torch::autograd::Engine::get_base_engine);
+  EXPECT_EQ(message_of([&] { const KeepGuard guard(keeper); }), "nothing thrown");
+}
+
+TEST(Keeper, LeavesSparseTensorsAndIntegersAlone) {
+  const at::Tensor values = at::randn({64}).requires_grad_();
+  const at::Tensor dense = at::randn({100, 64}).requires_grad_();
+  Keeper keeper({.bits = 8}, 1, 0);
+  at::Tensor loss;
+  {
+    const KeepGuard guard(keeper);
+    const at::Tensor sparse =
+        at::sparse_coo_tensor(at::arange(64).expand({2, 64}), values, {100, 100});
+    loss = at::_sparse_mm(sparse, dense).sum();
+  }
+  loss.backward();
+  EXPECT_TRUE(values.grad().defined());
+}
+
+}  // namespace
+}  // namespace slimgrad
