@@ -25,7 +25,8 @@ void declare_what_is_trained(program::Flags flags, Arguments& arguments) {
       .option("--data", arguments.data,
               "glyphs or grammar, which are generated; cifar10:DIR, its binary version; idx:DIR, "
               "MNIST's layout; text:FILE, any text")
-      .show_default("glyphs, for gpt grammar");
+      .show_default("glyphs, for gpt grammar")
+      .offer({"glyphs", "grammar"});
   flags
       .option("--train-size,--images", arguments.limits.training,
               "Training samples to generate, or to take from the front")
@@ -48,6 +49,12 @@ void declare_what_is_trained(program::Flags flags, Arguments& arguments) {
               "and one bit), or torch for what torch keeps")
       .one_of({"torch", "exact", "1", "2", "3", "4"});
   flags
+      .option(
+          "--kept", arguments.kept,
+          "What autograd keeps of everything else until backward: 8, 4 or 2 bits a value, exact "
+          "(without its zeros), or torch for all of it")
+      .one_of({"torch", "exact", "8", "4", "2"});
+  flags
       .option("--augment", arguments.augment,
               "Move images by up to four pixels and mirror half of them: yes or no")
       .one_of({"yes", "no"})
@@ -64,20 +71,33 @@ void declare_gradients(program::Flags flags, Arguments& arguments) {
               "One run for each: none, fp2 to fp8, a format such as 1-3-2, prune:SPARSITY, "
               "prune:SPARSITY+fp6, or sparse:WEIGHT:INPUT, a sparse backward pass with two "
               "sparsities")
-      .show_default(words(arguments.gradients));
-  flags.option("--split", options.split,
-               "How bits become exponent and mantissa: empirical, lognormal or normal");
-  flags.option("--scale", options.scale,
-               "Of a format: max, predicted or error, for each layer; or one loss scale for all, "
-               "static:2^16 or dynamic:2^16[:STEPS], which doubles after so many steps");
-  flags.option("--rounding", options.rounding, "stochastic or nearest");
-  flags.option("--underflow", options.underflow, "stochastic or zero");
-  flags.option("--prune", options.prune,
-               "How to prune: stochastic, or the baselines topk and topk_stochastic");
-  flags.option("--threshold", options.threshold,
-               "How its threshold is found: empirical, lognormal, gennorm, normal or mean");
-  flags.option("--allocation", options.allocation,
-               "Over layers: uniform, min_cosine, mean_cosine, mean_error, total_error or targets");
+      .show_default(words(arguments.gradients))
+      .offer({"none", "fp2", "fp3", "fp4", "fp5", "fp6", "fp7", "fp8"});
+  flags
+      .option("--split", options.split,
+              "How bits become exponent and mantissa: empirical, lognormal or normal")
+      .offer({"empirical", "lognormal", "normal"});
+  flags
+      .option("--scale", options.scale,
+              "Of a format: max, predicted or error, for each layer; or one loss scale for all, "
+              "static:2^16 or dynamic:2^16[:STEPS], which doubles after so many steps")
+      .offer({"max", "predicted", "error"});
+  flags.option("--rounding", options.rounding, "stochastic or nearest")
+      .offer({"stochastic", "nearest"});
+  flags.option("--underflow", options.underflow, "stochastic or zero")
+      .offer({"stochastic", "zero"});
+  flags
+      .option("--prune", options.prune,
+              "How to prune: stochastic, or the baselines topk and topk_stochastic")
+      .offer({"stochastic", "topk", "topk_stochastic"});
+  flags
+      .option("--threshold", options.threshold,
+              "How its threshold is found: empirical, lognormal, gennorm, normal or mean")
+      .offer({"empirical", "lognormal", "gennorm", "normal", "mean"});
+  flags
+      .option("--allocation", options.allocation,
+              "Over layers: uniform, min_cosine, mean_cosine, mean_error, total_error or targets")
+      .offer({"uniform", "min_cosine", "mean_cosine", "mean_error", "total_error", "targets"});
   flags
       .option("--target", options.targets,
               "LAYER=COSINE: what the gradient of a layer is to keep, with an allocation")
@@ -89,8 +109,10 @@ void declare_gradients(program::Flags flags, Arguments& arguments) {
       .range(0, 1000000000);
   flags.option("--min-elements", options.min_elements, "Leave smaller gradients alone")
       .range(1, 1000000000);
-  flags.option("--sparse-way", options.sparse_way,
-               "Of a sparse backward pass: auto, dense where that is faster, or always sparse");
+  flags
+      .option("--sparse-way", options.sparse_way,
+              "Of a sparse backward pass: auto, dense where that is faster, or always sparse")
+      .offer({"auto", "always"});
 }
 
 void declare_training(program::Flags flags, Arguments& arguments) {
@@ -120,8 +142,10 @@ void declare_training(program::Flags flags, Arguments& arguments) {
 
 void declare_files(program::Flags flags, Arguments& arguments) {
   TrainingOptions& training = arguments.training;
-  flags.option("--out", arguments.out,
-               "Also write the results to this file, as lines of JSON (docs/runs.md)");
+  flags
+      .option("--out", arguments.out,
+              "Also write the results to this file, as lines of JSON (docs/runs.md)")
+      .offer_files();
   flags
       .option("--probe-at", training.probe_steps,
               "Steps, from 1, at which to look closely at gradients, for --out")
@@ -130,8 +154,10 @@ void declare_files(program::Flags flags, Arguments& arguments) {
   flags.option("--probe", arguments.probes, "What to write of them: histograms, fits, bits")
       .one_of({"histograms", "fits", "bits"})
       .show_default(words(arguments.probes));
-  flags.option("--checkpoint", arguments.checkpoint,
-               "Write checkpoints to this folder: after every epoch, and when interrupted");
+  flags
+      .option("--checkpoint", arguments.checkpoint,
+              "Write checkpoints to this folder: after every epoch, and when interrupted")
+      .offer_files();
   flags.flag("--resume", arguments.resume, "Go on from the checkpoints");
   flags
       .option("--stop-after-steps", training.stop_after,
@@ -185,6 +211,8 @@ void settle(Arguments& arguments) {
   expect(!activation.exact || activation.function != "tanh",
          "--activations: expected relu, gelu or silu with exact, got tanh");
   if (arguments.activations.size() == 1) activation.bits = arguments.activations[0] - '0';
+  if (arguments.kept != "torch")
+    training.kept_bits = arguments.kept == "exact" ? 0 : arguments.kept[0] - '0';
   training.learning_rate = arguments.rate.value_or(is_sgd ? 0.1 : 3e-3);
   training.weight_decay = arguments.weight_decay.value_or(is_sgd ? 5e-4 : 1e-2);
   const bool is_default = arguments.model == "cnn" && arguments.data == "glyphs";

@@ -1,6 +1,8 @@
 // slimgrad-train: trains a network, plainly and with compressed gradients, and compares. Exit
 // status: 0; 1 if training fails or does not learn; 2 on misuse and unusable data; 3 if
 // interrupted. All but the first say why in one line on standard error.
+#include <unistd.h>
+
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -10,6 +12,8 @@
 #include <slimgrad/error.h>
 #include <slimgrad/version.h>
 
+#include "program/colours.h"
+#include "program/completion.h"
 #include "program/flags.h"
 #include "trainer/arguments.h"
 #include "trainer/comparison.h"
@@ -23,7 +27,8 @@ namespace {
 constexpr int kFailed = 1, kMisused = 2, kInterrupted = 3;
 
 int fail(int status, const std::string& message) {
-  std::fprintf(stderr, "slimgrad-train: %s\n", message.c_str());
+  std::fprintf(stderr, "%s %s\n", program::red("slimgrad-train:", STDERR_FILENO).c_str(),
+               message.c_str());
   return status;
 }
 
@@ -49,7 +54,7 @@ int run(Arguments& arguments) {
     return fail(kInterrupted, arguments.checkpoint.empty()
                                   ? "interrupted; nothing was kept, for want of --checkpoint"
                                   : "interrupted; the same command with --resume goes on");
-  std::printf("\n%s", table_of(runs).c_str());
+  std::printf("\n%s", program::with_bold_titles(table_of(runs), STDOUT_FILENO).c_str());
   std::fflush(stdout);
   for (const Run& run : runs) {
     if (run.result().diverged)
@@ -76,7 +81,14 @@ int main(int argc, char** argv) {
         "slimgrad-train", "Trains networks with and without compressed gradients, and compares.",
         "slimgrad-train " SLIMGRAD_VERSION);
     declare_arguments(line.flags(), arguments);
-    return line.parse(argc, argv) ? run(arguments) : 0;
+    std::string shell;
+    line.flags()
+        .option("--completion", shell, "Print a script that completes this command in a shell")
+        .one_of(slimgrad::program::completion_shells());
+    if (!line.parse(argc, argv)) return 0;
+    if (shell.empty()) return run(arguments);
+    std::fputs(slimgrad::program::completion_script(line.declared(), shell).c_str(), stdout);
+    return 0;
   } catch (const slimgrad::program::UsageError& error) {
     return fail(kMisused, error.what());
   } catch (const slimgrad::InvalidArgument& error) {

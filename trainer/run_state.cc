@@ -12,7 +12,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerTotals, name, seen_before, passes, compr
                                    wanted, cosine, relative_error, bias, bits, worst_miss,
                                    last_threshold, last_scale, last_format)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EpochResult, epoch, steps, rate, loss, accuracy, test_loss,
-                                   test_accuracy, seconds, test_seconds, activation_values)
+                                   test_accuracy, seconds, test_seconds, activation_values,
+                                   saved_bytes, kept_bytes)
 
 std::string to_bytes(const RunState& state) {
   const RunResult& result = state.result;
@@ -24,6 +25,9 @@ std::string to_bytes(const RunState& state) {
                      {"correct", state.correct},
                      {"judged", state.judged},
                      {"activation_values", state.activation_values},
+                     {"saved_bytes", state.saved_bytes},
+                     {"kept_bytes", state.kept_bytes},
+                     {"tensors_packed", state.tensors_packed},
                      {"epoch_gradients", state.epoch_gradients.layers()},
                      {"out_bytes", state.out_bytes},
                      {"epochs", result.epochs},
@@ -51,6 +55,9 @@ RunState from_bytes(const std::string& bytes) {
   json.at("correct").get_to(state.correct);
   json.at("judged").get_to(state.judged);
   json.at("activation_values").get_to(state.activation_values);
+  json.at("saved_bytes").get_to(state.saved_bytes);
+  json.at("kept_bytes").get_to(state.kept_bytes);
+  json.at("tensors_packed").get_to(state.tensors_packed);
   json.at("epoch_gradients").get_to(state.epoch_gradients.mutable_layers());
   json.at("out_bytes").get_to(state.out_bytes);
   json.at("epochs").get_to(result.epochs);

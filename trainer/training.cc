@@ -106,6 +106,10 @@ Training::Training(PartPtr network, const GradientChoice& gradients, const Batch
       optimizer_(make_optimizer(*network_, options)),
       order_(at::detail::createCPUGenerator(options.seed)),
       order_state_(order_.get_state()) {
+  if (options.kept_bits) {
+    keeper_.emplace(KeepOptions{.bits = *options.kept_bits}, options.seed);
+    keeper_->set_number(state.tensors_packed);
+  }
   for (const auto& parameter : network_->named_parameters())
     tensors_["network." + parameter.key()] = parameter.value();
   for (const auto& buffer : network_->named_buffers())
@@ -131,9 +135,14 @@ torch::Tensor Training::begin_epoch() {
 
 Training::Outcome Training::take_step(const Batch& batch) {
   gates_.before_step();
-  const torch::Tensor scores = rows(network_->forward(batch.input));
   const torch::Tensor targets = batch.target.reshape(-1);
-  const torch::Tensor loss = torch::nn::functional::cross_entropy(scores, targets);
+  torch::Tensor scores, loss;
+  {
+    std::optional<KeepGuard> guard;
+    if (keeper_) guard.emplace(*keeper_);
+    scores = rows(network_->forward(batch.input));
+    loss = torch::nn::functional::cross_entropy(scores, targets);
+  }
   optimizer_->zero_grad();
   loss.backward();
   optimizer_->step();
@@ -198,6 +207,11 @@ bool Training::step(const torch::Tensor& order, std::int64_t index) {
   state_.correct += outcome.correct;
   state_.judged += outcome.judged;
   state_.activation_values = activation_values(*network_);
+  if (keeper_) {
+    state_.saved_bytes = static_cast<std::int64_t>(keeper_->bytes().plain);
+    state_.kept_bytes = static_cast<std::int64_t>(keeper_->bytes().kept);
+    state_.tensors_packed = keeper_->number();
+  }
   ++state_.step;
   ++state_.step_in_epoch;
   const std::vector<LayerReport> reports = gates_.reports();
@@ -236,6 +250,8 @@ void Training::end_epoch() {
   epoch.accuracy = static_cast<double>(state_.correct) / static_cast<double>(state_.judged);
   epoch.seconds = state_.epoch_seconds;
   epoch.activation_values = state_.activation_values;
+  epoch.saved_bytes = state_.saved_bytes;
+  epoch.kept_bytes = state_.kept_bytes;
   const double start = now();
   const Evaluation evaluation = evaluate(*network_, batches_);
   epoch.test_loss = evaluation.loss;

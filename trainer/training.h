@@ -10,8 +10,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <slimgrad/keeper.h>
 
 #include "trainer/batches.h"
 #include "trainer/gradient_probe.h"
@@ -65,6 +68,7 @@ class Training {
 
   PartPtr network_;
   NetworkGates gates_;
+  std::optional<Keeper> keeper_;  // of what autograd saves
   const Batches& batches_;
   const TrainingOptions& options_;
   RunState& state_;

@@ -155,6 +155,25 @@ def test_activations_keep_what_they_are_told_to(tmp_path):
     assert torchs.one("end")["weights"] == ours.one("end")["weights"]
 
 
+def test_autograd_keeps_what_it_is_told_to(tmp_path):
+    args = [*TINIEST, "--gradients", "none", "--kept"]
+    weights, bytes_kept = {}, {}
+    for kept in ("torch", "exact", "8", "4", "2"):
+        lines, _ = lines_of(tmp_path / "out", *args, kept)
+        assert lines.one("config")["kept"] == kept
+        weights[kept] = lines.one("end")["weights"]
+        epoch = lines.one("epoch")
+        assert ("kept_bytes" in epoch) == (kept != "torch")
+        bytes_kept[kept] = epoch.get("kept_bytes")
+        saved = epoch.get("saved_bytes")
+    assert weights["exact"] == weights["torch"]
+    assert len(set(weights.values())) == 4
+    assert saved > bytes_kept["exact"] > bytes_kept["8"] > bytes_kept["4"] > bytes_kept["2"] > 0
+    assert bytes_kept["4"] < saved / 4  # images and norms' statistics stay as they are
+    lines, _ = lines_of(tmp_path / "out", *args, "4")
+    assert lines.one("end")["weights"] == weights["4"]
+
+
 # ---- what gradients are told --------------------------------------------------------------------
 
 

@@ -1,6 +1,9 @@
 """What `slimgrad-train` says when it is told something wrong, or training goes wrong."""
 
+import re
+
 import pytest
+from completion_shell import complete
 from trainer_runs import TINY, run, write_cifar10
 
 
@@ -70,3 +73,25 @@ def test_helps():
     assert done.returncode == 0
     assert "Example" in done.stdout and "--gradients" in done.stdout
     assert run("--version").stdout.startswith("slimgrad-train ")
+
+
+def test_bash_completes_what_the_help_says():
+    script = run("--completion", "bash").stdout
+    help = run("--help").stdout
+    flags = complete(script, "slimgrad-train --")
+    assert flags == set(re.findall(r"(?<![\w-])--[a-z0-9][a-z0-9-]*", help.split("Examples:")[0]))
+    described = re.split(r"^  (?=-)", help, flags=re.MULTILINE)
+    for flag in sorted(flags - {"--help", "--version"}):
+        (text,) = [part for part in described if re.match(rf"\S*{flag}(?![\w-])", part)]
+        for value in complete(script, f"slimgrad-train {flag} ", cwd="/"):
+            assert value in text or flag in ("--out", "--checkpoint", "--gradients"), (flag, value)
+    assert complete(script, "slimgrad-train --gradients none fp4 f") == {
+        f"fp{n}" for n in range(2, 9)
+    }
+    assert complete(script, "slimgrad-train --optimizer=s") == {"sgd"}
+
+
+def test_another_shell_is_refused():
+    done = run("--completion", "tcsh")
+    assert done.returncode == 2
+    assert "--completion: tcsh not in {bash,zsh,fish}" in done.stderr

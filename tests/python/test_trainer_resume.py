@@ -19,7 +19,7 @@ SHORT = [*SIZE, "--batch", "4", "--epochs", "3"]
     [
         ["--gradients", "prune:0.9+fp4", "--allocation", "min_cosine", "--augment", "yes"],
         ["--gradients", "1-3-0", "--refresh", "epoch", "--optimizer", "sgd"],
-        ["--gradients", "sparse:0.9:0.5", "--model", "resnet20"],
+        ["--gradients", "sparse:0.9:0.5", "--model", "resnet20", "--kept", "4"],
         ["--gradients", "fp6", "--model", "gpt", "--scale", "dynamic:2^16:2", "--activations", "2"],
         ["--gradients", "none", "--probe-at", "3", "9"],
     ],
