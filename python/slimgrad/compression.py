@@ -75,7 +75,7 @@ def _replace_activations(
         )
     finally:  # What was replaced can be put back, also if this failed in the middle.
         controller._replaced = [
-            Replaced(parent, name, child, parent._modules[name])
+            Replaced(parent, name, child, parent._modules[name])  # type: ignore[arg-type]
             for parent, name, child in before
             if parent._modules[name] is not child
         ]
@@ -89,12 +89,12 @@ def _convert_layers(
     options: dict[str, Any],
 ) -> None:
     prune, quantize = controller.prune, controller.quantize
-    sparse = prune is not None and prune.is_sparse
+    sparse = prune if prune is not None and prune.is_sparse else None
     for part in (prune, quantize):
-        if part is not None and not sparse:
+        if part is not None and sparse is None:
             options = options | part.options()
     known: set[str] = set()
-    for layer in layers_of(controller.model, selection, sparse):
+    for layer in layers_of(controller.model, selection, sparse is not None):
         known |= {layer.name, *layer.wanted, *layer.refused}
         controller.left |= layer.refused
         if not layer.wanted:
@@ -103,16 +103,15 @@ def _convert_layers(
         name, module = layer.name, layer.module
         if isinstance(module, nn.MultiheadAttention):
             which = [part.rpartition(".")[2] for part in layer.wanted]
-            handle = (
-                SparseAttentionLayer(name, module, which, prune, own, stream)
-                if sparse
-                else GatedAttentionLayer(name, module, which, own, stream)
+            controller.layers[name] = (
+                GatedAttentionLayer(name, module, which, own, stream)
+                if sparse is None
+                else SparseAttentionLayer(name, module, which, sparse, own, stream)
             )
-        elif sparse:
-            handle = SparseLayer(name, module, prune, own, stream)
+        elif sparse is None:
+            controller.layers[name] = GatedLayer(name, module, own, stream)
         else:
-            handle = GatedLayer(name, module, own, stream)
-        controller.layers[name] = handle
+            controller.layers[name] = SparseLayer(name, module, sparse, own, stream)
     controller.left |= left_layers(controller.model, known)
 
 

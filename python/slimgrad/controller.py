@@ -152,7 +152,7 @@ class Controller:
             )
         if self.prune.is_sparse:
             changed = dict.fromkeys(PRODUCTS if product is None else (product,), sparsity)
-            products = self.prune.products | changed
+            products: dict[str, Any] = self.prune.products | changed
             self.prune = replace(self.prune, sparsity=None, **products)
         else:
             self.prune = replace(self.prune, sparsity=sparsity)

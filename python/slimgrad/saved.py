@@ -89,16 +89,16 @@ def _add(counts: dict[str, int], name: str, count: int) -> None:
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Puts back what a forward pass changes: buffers (running means), the random generator, and the
-    number of draws of what packs saved tensors."""
+    state of what packs saved tensors: draws, and the passes that a budget counts."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     keepers = {vars(module).get(KEPT) for module in model.modules()}
-    numbers = {keeper: keeper.number for keeper in keepers if isinstance(keeper, Keeper)}
+    states = {k: k.tensors_by_name() for k in keepers if isinstance(k, Keeper)}
     try:
         with torch.random.fork_rng():
             yield
     finally:
-        for keeper, number in numbers.items():
-            keeper.number = number
+        for keeper, state in states.items():
+            keeper.load(state)
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])
@@ -110,17 +110,6 @@ def call_with(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Sequence) and not isinstance(inputs, torch.Tensor):
         return model(*inputs)
     return model(inputs)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
 
 
 def saved_bytes(model: nn.Module, inputs: Any) -> SavedBytes:

@@ -10,6 +10,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from .kept.cost import expected_seconds
 from .kept.modules import KeptModules
 from .names import MODEL, fold, shorten
 from .nn.conversion_report import ConversionReport
@@ -116,7 +117,8 @@ def _worst_first(report: Mapping[str, Row]) -> dict[str, Row]:
 def _table(report: Mapping[str, Row], width: int, prunes: bool) -> list[str]:
     rows = list(report.values())
     longest = max(len("layer"), *(len(name) for name in report))
-    room, shown, left_out = width, {}, []
+    room, shown = width, {}
+    left_out: list[str] = []
     for head, cell in _columns(rows, prunes).items():
         texts = [head, *(cell(row) for row in rows)]
         size = 1 + max(len(text) for text in texts)
@@ -224,12 +226,32 @@ def _warnings(sentences: list[str], names: Iterable[str], width: int) -> list[st
             continue
         told = [bodies[s] for s in members]
         sentence = f"warning, {len(members)} times: {_spans(told)}"
-        lines += _named(sentence, [about[s] for s in members], width)
+        lines += _named(sentence, [about[s] or "" for s in members], width)
     return lines
 
 
 def _bytes(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
+
+
+def _pair_of_seconds(packing: float, unpacking: float) -> str:
+    return f"{1e3 * packing:.1f} + {1e3 * unpacking:.1f} ms"
+
+
+def _kept_bits(kept: KeptModules, width: int) -> list[str]:
+    """Where a budget spreads them."""
+    lines: list[str] = []
+    budget, modules = kept.settings.budget, kept.bits()
+    if budget is None:
+        return lines
+    for bits in sorted({bits for own in modules.values() for bits in own}):
+        counts = {name: own.count(bits) for name, own in modules.items() if bits in own}
+        what = f"{bits} bits" if bits else "as it is"
+        lines += _named(f"  {what}, {sum(counts.values())} tensors", list(counts), width)
+    if modules and kept.tally.bytes > budget * kept.tally.plain_bytes:
+        share = kept.tally.bytes / kept.tally.plain_bytes
+        lines += wrapped(f"  above the budget: {share:.3f} of the bytes", width, INDENT)
+    return lines
 
 
 def _kept(kept: KeptModules | None, width: int) -> list[str]:
@@ -244,8 +266,11 @@ def _kept(kept: KeptModules | None, width: int) -> list[str]:
         return lines + wrapped(f"  {why}", width, INDENT)
     sizes = f"{_bytes(tally.plain_bytes)} are {_bytes(tally.bytes)}"
     lines += wrapped(f"  packed, {tally.packed} tensors: {sizes}", width, INDENT)
-    seconds = f"{1e3 * tally.packing_seconds:.1f} + {1e3 * tally.unpacking_seconds:.1f} ms"
-    lines += wrapped(f"  packing and unpacking took {seconds}", width, INDENT)
+    lines += _kept_bits(kept, width)
+    expected = _pair_of_seconds(*expected_seconds(tally.work))
+    seconds = _pair_of_seconds(tally.packing_seconds, tally.unpacking_seconds)
+    times = f"  packing and unpacking took {seconds}; by the speed of the kernels alone {expected}"
+    lines += wrapped(times, width, INDENT)
     for why, (count, size) in sorted(tally.left.items(), key=lambda item: -item[1][1]):
         lines += wrapped(f"  left, {count} tensors of {_bytes(size)}: {why}", width, INDENT)
     return lines

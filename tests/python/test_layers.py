@@ -57,6 +57,7 @@ PUBLIC_LAYER = {
     "treatment_choice.h": "arrays",
     "activations.h": "torch",
     "gradient_gate.h": "torch",
+    "keeper.h": "torch",
     "kept.h": "torch",
     "nn_layers.h": "torch",
     "nn_state.h": "torch",

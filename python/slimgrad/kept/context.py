@@ -28,7 +28,7 @@ class Keeping:
         self._keeper.__exit__(*error)
 
     def state_dict(self):
-        """Seed and number of draws, as tensors."""
+        """Seed and number of draws, and what a budget measured, as tensors."""
         return self._keeper.tensors_by_name()
 
     def load_state_dict(self, state) -> None:
@@ -37,8 +37,10 @@ class Keeping:
 
 
 def keep(
-    bits: int | str = 8,
+    bits: int | str | None = None,
     *,
+    budget: float | None = None,
+    measure_every: int = 100,
     group: int | None = None,
     rounding: str = "stochastic",
     min_elements: int = 4096,
@@ -51,7 +53,11 @@ def keep(
             loss = model(x)
         loss.backward()
 
-    bits: 8, 4 or 2 a value, or "exact", which leaves out zeros and loses nothing.
+    bits: 8, 4 or 2 a value, or "exact", which leaves out zeros and loses nothing; by default 8.
+    budget: instead of bits, the share of their plain bytes that all packed tensors may take; each
+        gets the bits that serve the gradients best. Make the object once and enter it in every
+        step: bits follow from what earlier passes met.
+    measure_every: with a budget, measure again after so many passes; 0: only once.
     group: how many neighbours in memory share a scale, 16 to 512, a power of two; by default 256,
         and 64 at 2 bits.
     rounding: "stochastic", so that what is linear in it, as the weight gradients of linear layers
@@ -67,5 +73,5 @@ def keep(
     inside another one, the inner one. What is changed in place after it was saved raises in
     backward, as it does without.
     """
-    settings = Keep(bits=bits, group=group, rounding=rounding, min_elements=min_elements)
+    settings = Keep(bits, group, rounding, min_elements, budget, measure_every)
     return Keeping(Keeper(settings, fresh_seed(seed), check_stream(stream, "keep")))

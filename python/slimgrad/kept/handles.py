@@ -6,9 +6,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._library import ops
+from .sensitivity import Met
 from .settings import EXACT
 
-CAST = "cast"  # beside numbers of bits and "exact": the same values in a smaller type
+CAST = "cast"  # beside numbers of bits and "exact": the same values in a type as small as they need
+
+Kind = tuple[int | str, int, torch.dtype]  # bits, "exact" or "cast"; group; of what
 
 
 def _check_version(holder: torch.Tensor, saved: int, tensor: str) -> None:
@@ -21,6 +24,14 @@ def _check_version(holder: torch.Tensor, saved: int, tensor: str) -> None:
         )
 
 
+def refuse_second_derivatives() -> None:
+    if torch.is_grad_enabled() and torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "[keep] expected backward without create_graph=True, as second derivatives of "
+            "rounded values would be approximate in silence: keep this part with bits='exact'"
+        )
+
+
 def _described(dtype: torch.dtype, size: tuple[int, ...]) -> str:
     return f"{dtype} {list(size)}"
 
@@ -30,14 +41,16 @@ class Words:
 
     storage: a weak reference to where they were. While it is there no other storage can have its
     place in memory, so that a piece is never taken for another one that came after it.
+    met: where what backward does with them is written down, in a pass that a budget measures.
     """
 
-    __slots__ = ("__weakref__", "bits", "group", "storage", "tensor", "version")
+    __slots__ = ("__weakref__", "bits", "group", "met", "storage", "tensor", "version")
 
     def __init__(self, plain: torch.Tensor, tensor: torch.Tensor, bits: int | str, group: int):
         self.tensor = tensor
         self.bits = bits
         self.group = group
+        self.met: Met | None = None
         self.version = plain._version
         self.storage = StorageWeakRef(plain.untyped_storage())
         ops.share_version(tensor, plain)  # tensor._version is from now on that of ``plain``
@@ -62,11 +75,7 @@ class Packed:
             return words.tensor.to(self.dtype).as_strided(self.size, self.stride)
         if words.bits == EXACT:
             return ops.restore_exact(words.tensor, self.size, self.stride, self.dtype)
-        if torch.is_grad_enabled() and torch._C._current_graph_task_id() != -1:
-            raise RuntimeError(
-                "[keep] expected backward without create_graph=True, as second derivatives of "
-                "rounded values would be approximate in silence: keep this part with bits='exact'"
-            )
+        refuse_second_derivatives()
         return ops.restore_values(
             words.tensor, self.size, self.stride, self.dtype, words.bits, words.group
         )

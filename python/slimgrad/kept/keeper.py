@@ -15,7 +15,8 @@ from .._library import ops
 from .._seeds import layer_seed
 from .._streams import current_stream
 from .._tracing import records_plain_model
-from . import rules
+from . import linear, rules
+from .budget import AS_IS, PLACES, SLOTS, Budget, Pass
 from .handles import CAST, Copied, Handle, Packed, Plain, Words
 from .settings import EXACT, Keep
 from .tally import Tally
@@ -42,6 +43,7 @@ class Keeper:
     """Packs what autograd saves while its hooks are set, each piece of memory once.
 
     seed, number: its state. Draws are numbered by the tensors that were packed.
+    budget: what chooses their bits, if not the settings; state, too.
     stream: which of the seed's draws; by default those of this process's rank.
     """
 
@@ -50,6 +52,7 @@ class Keeper:
         self.seed = seed
         self.stream = stream
         self.number = 0
+        self.budget = None if settings.budget is None else Budget(settings)
         self._begin()
 
     def _begin(self) -> None:
@@ -58,39 +61,63 @@ class Keeper:
         self._lock = threading.RLock()
         self._inside = threading.local()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+        self._reads_packed = linear.ReadsPacked(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("settings", "seed", "stream", "number")
-        return {name: self.__dict__[name] for name in own}
+        own = ("settings", "seed", "stream")
+        return {name: self.__dict__[name] for name in own} | {"saved": self.tensors_by_name()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
+        self.__init__(state["settings"], state["seed"], state["stream"])
+        self.load(state["saved"])
 
     def __enter__(self) -> None:
+        self._enter(None)
+
+    def _enter(self, module: Any) -> None:
         self._hooks.__enter__()  # It may raise: transforms of torch.func refuse hooks.
         if self._depth() == 0:
             self.tally = Tally()
+            self._inside.by_tiles = linear.LEAST_ROWS is not None
+            # What a checkpoint computes again inside backward is no pass of its own.
+            is_pass = self.budget is not None and torch._C._current_graph_task_id() == -1
+            self._inside.running = self.budget.begin(module) if is_pass else None
         self._inside.depth = self._depth() + 1
+        if self._inside.by_tiles:
+            self._reads_packed.__enter__()
 
     def __exit__(self, *error) -> None:
+        if self._inside.by_tiles:
+            self._reads_packed.__exit__(*error)
         self._hooks.__exit__(*error)
         self._inside.depth -= 1
 
     def _depth(self) -> int:
         return getattr(self._inside, "depth", 0)
 
+    @property
+    def _running(self) -> Pass | None:
+        """The forward pass of this thread, where a budget counts them."""
+        return getattr(self._inside, "running", None)
+
     def run(self, forward: Callable, *args, **kwargs) -> Any:
         """A forward pass whose saved tensors are packed."""
         if not torch.is_grad_enabled() or records_plain_model():
             return forward(*args, **kwargs)
-        with self:
-            return forward(*args, **kwargs)
+        self._enter(getattr(forward, "__self__", None))
+        try:
+            result = forward(*args, **kwargs)
+        finally:
+            self.__exit__(None, None, None)
+        if self._running is not None and self._running.measurement is not None:
+            self._running.measurement.watch(result)
+        return result
 
     # ---- state ------------------------------------------------------------------------------
 
     def tensors_by_name(self) -> dict[str, torch.Tensor]:
-        return {DRAWS: torch.tensor([self.seed, self.number], device="cpu")}
+        draws = {DRAWS: torch.tensor([self.seed, self.number], device="cpu")}
+        return draws if self.budget is None else draws | self.budget.tensors_by_name()
 
     def check(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Raises ValueError for what tensors_by_name() cannot have given."""
@@ -100,11 +127,19 @@ class Keeper:
                 f"[load_state_dict] expected {DRAWS!r}, an int64 tensor of seed and number, got "
                 f"{draws!r}"
             )
+        if self._has_budget(saved):
+            Budget.check(saved)
+
+    def _has_budget(self, saved: Mapping[str, torch.Tensor]) -> bool:
+        """Not so, if it was saved under settings without one: then it is measured anew."""
+        return self.budget is not None and {SLOTS, PLACES} <= saved.keys()
 
     def load(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Goes on where tensors_by_name() was taken."""
         self.check(saved)
         self.seed, self.number = saved[DRAWS].tolist()
+        if self._has_budget(saved):
+            self.budget.load(saved)
 
     # ---- hooks ------------------------------------------------------------------------------
 
@@ -126,6 +161,12 @@ class Keeper:
         began = time.perf_counter()
         tensor = handle.unpack()
         self.tally.unpacking_seconds += time.perf_counter() - began
+        measurement = None if self.budget is None else self.budget.measurement
+        if measurement is not None and torch._C._current_graph_task_id() != -1:
+            measurement.unpacking()
+            met = handle.words.met if isinstance(handle, Packed) else None
+            if met is not None and met.measurement is measurement:
+                measurement.unpacked(met, tensor)
         return tensor
 
     def _packed(self, tensor: torch.Tensor, why: str | None) -> tuple[Packed | None, str | None]:
@@ -157,26 +198,49 @@ class Keeper:
     def _make(
         self, tensor: torch.Tensor, plain: torch.Tensor, why: str | None
     ) -> tuple[Words | None, str | None]:
-        settings = self.settings
+        if why is None and self.settings.bits != EXACT and not rules.is_logarithm(tensor):
+            return self._make_of_bits(plain)
         if why == rules.TYPE:
-            smaller = _smaller_integers(plain)
-            return (None, why) if smaller is None else (Words(plain, smaller, CAST, 0), None)
-        if settings.bits == EXACT or why is not None:
-            packed = ops.keep_exact(plain, only_masks=why is not None)
-            if packed.numel() == 0:
-                return None, why or rules.DENSE
-            return Words(plain, packed, EXACT, 0), None
-        if rules.is_logarithm(tensor):
-            if plain.dtype != torch.float32:
-                return None, rules.LOGARITHM
-            return Words(plain, plain.to(torch.bfloat16), CAST, 0), None
-        bits, group = settings.bits, settings.group_at(settings.bits)
+            packed, bits = _smaller_integers(plain), CAST
+        elif why is not None or self.settings.bits == EXACT:
+            packed, bits = ops.keep_exact(plain, only_masks=why is not None), EXACT
+            why = why or rules.DENSE
+        else:
+            is_long = plain.dtype == torch.float32
+            packed, bits = (plain.to(torch.bfloat16) if is_long else None), CAST
+            why = rules.LOGARITHM
+        if packed is None or packed.numel() == 0:
+            return None, why
+        if self._running is not None:
+            self._running.packed_without_choice(plain.nbytes, packed.nbytes)
+        return Words(plain, packed, bits, 0), None
+
+    def _make_of_bits(self, plain: torch.Tensor) -> tuple[Words | None, str | None]:
+        settings, running = self.settings, self._running
+        bits = settings.bits
+        if self.budget is not None:
+            width = plain.element_size()
+            bits = self.budget.fallback(width) if running is None else running.bits(plain)
+        met = None if running is None else running.measured(plain)
+        if bits == AS_IS:
+            words = Words(plain, _alone(plain), CAST, 0)
+            words.met = met
+            return words, None
+        group = settings.group_at(bits)
         seed = layer_seed(self.seed, current_stream(self.stream))
         packed = ops.keep_values(plain, bits, group, settings.rounding, seed, self.number)
         if ops.kept_bad_groups(packed) > 0:
             return None, rules.NOT_FINITE
         self.number += 1
-        return Words(plain, packed, bits, group), None
+        words = Words(plain, packed, bits, group)
+        words.met = met
+        return words, None
+
+
+def _alone(plain: torch.Tensor) -> torch.Tensor:
+    """As it is, but for what would hold a larger storage, or has holes."""
+    is_all = plain.untyped_storage().nbytes() == plain.nbytes
+    return plain if is_all else plain.clone(memory_format=torch.preserve_format)
 
 
 def _smaller_integers(plain: torch.Tensor) -> torch.Tensor | None:

@@ -15,32 +15,59 @@ ROUNDINGS = ("stochastic", "nearest")
 
 @dataclass(frozen=True)
 class Keep:
-    """bits: 8, 4 or 2 a value, or "exact": zeros are left out, and every bit comes back.
+    """bits: 8, 4 or 2 a value, or "exact": zeros are left out, and every bit comes back. By default
+        8, or what the budget says.
+    budget: instead of bits, the share of their plain bytes that all packed tensors together may
+        take, above 0 and at most 1. Each gets 8, 4 or 2 bits a value, or stays as it is, so that
+        the error of the gradients is least.
+    measure_every: with a budget, look at steps and gradients again after so many forward passes;
+        0: only once.
     group: how many neighbours in memory share a scale, 16 to 512; by default 256, and 64 at 2 bits.
     rounding: "stochastic", which is unbiased, or "nearest".
     min_elements: smaller tensors are kept as they are.
     """
 
-    bits: int | str = 8
+    bits: int | str | None = None
     group: int | None = None
     rounding: str = "stochastic"
     min_elements: int = 4096
+    budget: float | None = None
+    measure_every: int = 100
 
     def __post_init__(self) -> None:
-        if self.bits != EXACT and not (_is_whole(self.bits) and self.bits in BITS):
+        if self.budget is not None:
+            self._check_budget()
+        elif self.bits is None:
+            object.__setattr__(self, "bits", 8)
+        self._check_bits()
+        if self.rounding not in ROUNDINGS:
+            raise ValueError(
+                f"[keep] expected rounding to be one of {', '.join(ROUNDINGS)}, got "
+                f"{self.rounding!r}"
+            )
+        for name in ("min_elements", "measure_every"):
+            value = getattr(self, name)
+            if not (_is_whole(value) and value >= 0):
+                raise ValueError(f"[keep] expected {name} >= 0, got {value!r}")
+
+    def _check_budget(self) -> None:
+        if self.bits is not None:
+            raise ValueError(
+                f"[keep] expected bits or budget, got bits={self.bits!r} and budget={self.budget!r}"
+            )
+        is_number = isinstance(self.budget, int | float) and not isinstance(self.budget, bool)
+        if not (is_number and 0 < self.budget <= 1):
+            raise ValueError(f"[keep] expected 0 < budget <= 1, got {self.budget!r}")
+
+    def _check_bits(self) -> None:
+        is_width = self.bits is None or (_is_whole(self.bits) and self.bits in BITS)
+        if self.bits != EXACT and not is_width:
             raise ValueError(f"[keep] expected bits to be 8, 4, 2 or 'exact', got {self.bits!r}")
         if self.bits == EXACT and self.group is not None:
             raise ValueError(f"[keep] expected no group with bits='exact', got {self.group!r}")
         if self.group is not None and not (_is_whole(self.group) and self.group in GROUPS):
             listed = ", ".join(map(str, GROUPS))
             raise ValueError(f"[keep] expected group to be one of {listed}, got {self.group!r}")
-        if self.rounding not in ROUNDINGS:
-            raise ValueError(
-                f"[keep] expected rounding to be one of {', '.join(ROUNDINGS)}, got "
-                f"{self.rounding!r}"
-            )
-        if not (_is_whole(self.min_elements) and self.min_elements >= 0):
-            raise ValueError(f"[keep] expected min_elements >= 0, got {self.min_elements!r}")
 
     def group_at(self, bits: int) -> int:
         return ops.default_kept_group(bits) if self.group is None else self.group
@@ -49,6 +76,8 @@ class Keep:
         if self.bits == EXACT:
             return "exactly"
         nearest = ", to the nearest" if self.rounding == "nearest" else ""
+        if self.budget is not None:
+            return f"{self.budget:g} of the bytes, bits by what gradients lose{nearest}"
         return f"{self.bits} bits, groups of {self.group_at(self.bits)}{nearest}"
 
 

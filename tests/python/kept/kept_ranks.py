@@ -33,10 +33,11 @@ def train(rank, world, port, results, kind):
     model = Gpt()
     if kind == "fsdp, converted after":
         _sharded(model)
-    controller = sg.compress(model, kept=8, seed=5)
+    kept = sg.Keep(budget=0.27, measure_every=3) if kind == "ddp, budget" else 8
+    controller = sg.compress(model, kept=kept, seed=5)
     if kind == "fsdp":
         _sharded(model)
-    wrapped = DistributedDataParallel(model) if kind == "ddp" else model
+    wrapped = DistributedDataParallel(model) if kind.startswith("ddp") else model
     own = []
     if kind == "ddp":  # without the wrapper nothing is averaged
         own = gradients(model, _step)
@@ -58,6 +59,7 @@ def train(rank, world, port, results, kind):
             "losses": losses,
             "parameters": [p.detach() for p in _whole(model.parameters())],
             "packed": tally.packed,
+            "share": tally.bytes / tally.plain_bytes,
             "draws": controller.state_dict()["slimgrad_kept.draws"],
             "removed": controller.remove(),
         },

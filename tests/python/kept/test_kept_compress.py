@@ -189,8 +189,14 @@ def test_summary():
     assert all(len(line) <= 60 for line in controller.summary(width=60).splitlines())
 
 
-def test_a_resumed_run_goes_on_to_the_bit():
-    how = {"kept": 4, "gradients": "fp8"}
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"kept": 4, "gradients": "fp8"},
+        {"kept": sg.Keep(budget=0.15, measure_every=4), "activations": 3},  # in the rest, too
+    ],
+)
+def test_a_resumed_run_goes_on_to_the_bit(how):
     whole = run(Gpt, gpt_step, 6, **how)[0]
     losses, model, optimizer, controller = run(Gpt, gpt_step, 3, **how)
     saved = io.BytesIO()

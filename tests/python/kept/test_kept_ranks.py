@@ -7,7 +7,7 @@ from kept_samples import same
 from ranks import run_ranks
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp, converted after"])
+@pytest.mark.parametrize("kind", ["ddp", "ddp, budget", "fsdp", "fsdp, converted after"])
 def test_ranks_draw_differently_and_stay_together(tmp_path, kind):
     run_ranks(kept_ranks.train, (str(tmp_path), kind))
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
@@ -17,6 +17,7 @@ def test_ranks_draw_differently_and_stay_together(tmp_path, kind):
     assert first["losses"][-1] < first["losses"][0]
     assert first["packed"] == second["packed"] > 10
     assert torch.equal(first["draws"], second["draws"])
+    assert max(first["share"], second["share"]) < 0.27
     if kind == "ddp":
         assert not same(first["own"], second["own"])
     assert first["removed"] == []
