@@ -107,10 +107,14 @@ Report run(const Options& options) {
 
 Action declare(Flags& flags) {
   auto options = std::make_shared<Options>();
-  flags.option("IN.sg", options->in, "What slimgrad encode wrote").required().value_name("");
+  flags.option("IN.sg", options->in, "What slimgrad encode wrote")
+      .required()
+      .value_name("")
+      .offer_files({".sg"});
   flags.option("OUT", options->out, "The .npy or .safetensors file to write")
       .required()
-      .value_name("");
+      .value_name("")
+      .offer_files({".npy", ".safetensors"});
   declare_threads(flags, options->num_threads);
   declare_quiet(flags, options->quiet);
   return [options] { return run(*options); };
@@ -126,6 +130,8 @@ Example:
   tensor  kind       bytes  coded      ratio
   ------  --------  ------  -----  ---------
   g.npy   lossless  262144  14617  0.0557594
+
+  g.sg: 14617 bytes for 262272, 94.4 % saved
   $ slimgrad decode g.sg back.npy
   back.npy: 1 tensor)help";
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <numeric>
 
@@ -95,32 +96,76 @@ std::uint64_t put_index(const Safetensors& input, const std::vector<Coded>& payl
   return bytes.size();
 }
 
+// Tensors that are counted together.
+struct Total {
+  std::uint64_t num_tensors = 0, bytes = 0, coded = 0;
+
+  void add(std::uint64_t tensor_bytes, std::uint64_t tensor_coded) {
+    ++num_tensors;
+    bytes += tensor_bytes;
+    coded += tensor_coded;
+  }
+  double ratio() const {
+    return static_cast<double>(coded) / static_cast<double>(std::max<std::uint64_t>(bytes, 1));
+  }
+};
+
+// Of several tensors: one row for each of their types, and one for all.
+void report_types(const std::map<std::string, Total>& types, const Total& all, Report& report) {
+  Table table({{"type", Align::kLeft}, {"tensors"}, {"bytes"}, {"coded"}, {"ratio"}});
+  const auto add = [&](const std::string& type, const Total& total) {
+    table.add({type, std::to_string(total.num_tensors), std::to_string(total.bytes),
+               std::to_string(total.coded), number(total.ratio())});
+  };
+  report.json["types"] = Json::array();
+  for (const auto& [type, total] : types) {
+    report.json["types"].push_back({{"type", type},
+                                    {"tensors", total.num_tensors},
+                                    {"bytes", total.bytes},
+                                    {"payload_bytes", total.coded}});
+    add(type, total);
+  }
+  add("all", all);
+  if (all.num_tensors > 1) report.text += '\n' + table.text();
+}
+
+// What the files have, headers and index included: what a disk gets back.
+void report_files(const Options& options, std::uint64_t before, std::uint64_t after,
+                  Report& report) {
+  report.json["input_file_bytes"] = before;
+  report.json["output_file_bytes"] = after;
+  const double share = 1 - static_cast<double>(after) / static_cast<double>(before);
+  report.text += '\n' + printable(options.out) + ": " + std::to_string(after) + " bytes for " +
+                 std::to_string(before) + ", " +
+                 (share < 0 ? percent(-share) + " more" : percent(share) + " saved") + '\n';
+}
+
 Report report_of(const Options& options, const Safetensors& input,
                  const std::vector<Coded>& payloads) {
   Report report;
-  std::uint64_t before = 0, after = 0;
+  Total all;
+  std::map<std::string, Total> types;
   Table table({{"tensor", Align::kLeft}, {"kind", Align::kLeft}, {"bytes"}, {"coded"}, {"ratio"}});
   report.json = {{"input", options.in}, {"output", options.out}, {"tensors", Json::array()}};
-  const auto ratio = [](std::uint64_t coded, std::uint64_t bytes) {
-    return static_cast<double>(coded) / static_cast<double>(std::max<std::uint64_t>(bytes, 1));
-  };
   for (std::size_t i = 0; i < payloads.size(); ++i) {
-    const std::string& name = input.tensors[i].name;
-    const std::uint64_t bytes = input.tensors[i].bytes.size(), coded = payloads[i].num_bytes;
+    const NamedTensor& tensor = input.tensors[i];
     const std::string kind(payload_kind_name(payloads[i].kind));
-    report.json["tensors"].push_back(
-        {{"name", name}, {"kind", kind}, {"bytes", bytes}, {"payload_bytes", coded}});
-    table.add({name.empty() ? options.in : name, kind, std::to_string(bytes), std::to_string(coded),
-               number(ratio(coded, bytes))});
-    before += bytes;
-    after += coded;
+    Total one;
+    one.add(tensor.bytes.size(), payloads[i].num_bytes);
+    all.add(one.bytes, one.coded);
+    types[tensor.type].add(one.bytes, one.coded);
+    report.json["tensors"].push_back({{"name", tensor.name},
+                                      {"type", tensor.type},
+                                      {"kind", kind},
+                                      {"bytes", one.bytes},
+                                      {"payload_bytes", one.coded}});
+    table.add({tensor.name.empty() ? options.in : tensor.name, kind, std::to_string(one.bytes),
+               std::to_string(one.coded), number(one.ratio())});
   }
-  if (payloads.size() > 1)
-    table.add(
-        {"all", "", std::to_string(before), std::to_string(after), number(ratio(after, before))});
-  report.json["bytes"] = before;
-  report.json["payload_bytes"] = after;
+  report.json["bytes"] = all.bytes;
+  report.json["payload_bytes"] = all.coded;
   report.text = table.text();
+  report_types(types, all, report);
   return report;
 }
 
@@ -147,25 +192,40 @@ Report run(const Options& options) {
     size += payloads.back().num_bytes;
   }
   if (container) progress.step("writing the index");
-  file.commit(container ? put_index(input, payloads, file) : size);
-  return report_of(options, input, payloads);
+  if (container) size = put_index(input, payloads, file);
+  file.commit(size);
+  Report report = report_of(options, input, payloads);
+  report_files(options, in.bytes().size(), size, report);
+  return report;
 }
 
 Action declare(Flags& flags) {
   auto options = std::make_shared<Options>();
   flags.option("IN", options->in, "A .npy file (float16, float32, float64, int8) or .safetensors")
       .required()
-      .value_name("");
-  flags.option("OUT.sg", options->out, "The file to write").required().value_name("");
-  flags.option("--mode", options->mode, "lossless, uniform, float or pruned").show_default();
+      .value_name("")
+      .offer_files({".npy", ".safetensors"});
+  flags.option("OUT.sg", options->out, "The file to write")
+      .required()
+      .value_name("")
+      .offer_files({".sg"});
+  flags.option("--mode", options->mode, "lossless, uniform, float or pruned")
+      .show_default()
+      .offer({"lossless", "uniform", "float", "pruned"});
   flags.option("--bits", options->bits, "Bits of uniform codes, 2 to 8").show_default();
   flags.option("--format", options->format, "Format of float codes").show_default();
   flags.option("--scale", options->scale, "Step or scale; 0: from the largest magnitude");
   flags.option("--threshold", options->threshold,
                "Of the mode pruned; 0: the smallest magnitude but zero");
-  flags.option("--survivors", options->survivors, "exact, bfloat16 or float").show_default();
-  flags.option("--coder", options->coder, "rans or huffman").show_default();
-  flags.option("--model", options->model, "counted, gennorm, laplace or normal").show_default();
+  flags.option("--survivors", options->survivors, "exact, bfloat16 or float")
+      .show_default()
+      .offer({"exact", "bfloat16", "float"});
+  flags.option("--coder", options->coder, "rans or huffman")
+      .show_default()
+      .offer({"rans", "huffman"});
+  flags.option("--model", options->model, "counted, gennorm, laplace or normal")
+      .show_default()
+      .offer({"counted", "gennorm", "laplace", "normal"});
   declare_threads(flags, options->num_threads);
   flags.flag("--bfloat16", options->bfloat16, "A file of 16-bit integers holds bfloat16");
   declare_quiet(flags, options->quiet);
@@ -174,14 +234,17 @@ Action declare(Flags& flags) {
 
 constexpr char kExample[] =
     R"help(A .safetensors file becomes one .sg file with all its tensors; those of types that the
-other modes do not take (float64, integers, ...) are coded without loss.
+other modes do not take (float64, integers, ...) are coded without loss. A second table
+then has the sums of each type.
 
 Example:
   $ python -c "import numpy; numpy.save('g.npy', numpy.arange(65536, dtype='f4') % 7 + 1)"
   $ slimgrad encode g.npy g.sg
   tensor  kind       bytes  coded      ratio
   ------  --------  ------  -----  ---------
-  g.npy   lossless  262144  14617  0.0557594)help";
+  g.npy   lossless  262144  14617  0.0557594
+
+  g.sg: 14617 bytes for 262272, 94.4 % saved)help";
 
 const bool registered =
     register_subcommand({"encode", "Tensors as compact, checked bytes", kExample, declare});

@@ -3,9 +3,28 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
+#include <sstream>
 #include <type_traits>
 
+#include "program/declared.h"
+
 namespace slimgrad::program {
+namespace {
+
+// "--train-size,--images" as two.
+std::vector<std::string> split_names(const std::string& names) {
+  std::vector<std::string> result;
+  std::istringstream stream(names);
+  for (std::string name; std::getline(stream, name, ',');) result.push_back(name);
+  return result;
+}
+
+template <typename Value>
+constexpr bool kIsVector = false;
+template <typename Value>
+constexpr bool kIsVector<std::vector<Value>> = true;
+
+}  // namespace
 
 Option& Option::required() {
   option_->required();
@@ -44,7 +63,7 @@ Option& Option::positive() {
 
 Option& Option::one_of(const std::vector<std::string>& values) {
   option_->check(CLI::IsMember(values));
-  return *this;
+  return offer(values);
 }
 
 Option& Option::separator(char c) {
@@ -54,11 +73,23 @@ Option& Option::separator(char c) {
 
 Option& Option::one_at_a_time() {
   option_->allow_extra_args(false);
+  declared_->takes_many = false;
   return *this;
 }
 
 Option& Option::excludes(const Option& other) {
   option_->excludes(other.option_);
+  return *this;
+}
+
+Option& Option::offer(const std::vector<std::string>& values) {
+  declared_->values = values;
+  return *this;
+}
+
+Option& Option::offer_files(const std::vector<std::string>& endings) {
+  declared_->takes_file = true;
+  declared_->endings = endings;
   return *this;
 }
 
@@ -72,7 +103,11 @@ Option Flags::option(const std::string& name, Value& value, const std::string& h
           return text.starts_with('-') ? "expected a number that is not negative, got " + text : "";
         },
         ""));
-  return Option(option);
+  declared_->options.push_back({.names = split_names(name),
+                                .help = help,
+                                .takes_value = true,
+                                .takes_many = kIsVector<Value>});
+  return Option(option, &declared_->options.back());
 }
 template Option Flags::option(const std::string&, int&, const std::string&);
 template Option Flags::option(const std::string&, std::int64_t&, const std::string&);
@@ -85,6 +120,7 @@ template Option Flags::option(const std::string&, std::vector<std::string>&, con
 
 void Flags::flag(const std::string& name, bool& value, const std::string& help) {
   app_->add_flag(name, value, help);
+  declared_->options.push_back({.names = split_names(name), .help = help});
 }
 
 void Flags::show_defaults() { app_->option_defaults()->always_capture_default(); }
@@ -95,17 +131,20 @@ bool Flags::parsed() const { return app_->parsed(); }
 
 CommandLine::CommandLine(const std::string& name, const std::string& summary,
                          const std::string& version)
-    : app_(std::make_unique<CLI::App>(summary, name)) {
+    : app_(std::make_unique<CLI::App>(summary, name)),
+      declared_(
+          std::make_unique<DeclaredCommand>(DeclaredCommand{.name = name, .summary = summary})) {
   app_->set_version_flag("--version", version);
 }
 
 CommandLine::~CommandLine() = default;
 
-Flags CommandLine::flags() { return Flags(app_.get()); }
+Flags CommandLine::flags() { return Flags(app_.get(), declared_.get()); }
 
 Flags CommandLine::subcommand(const std::string& name, const std::string& summary) {
   app_->require_subcommand(0, 1);  // also lets an argument have the name of a subcommand
-  return Flags(app_->add_subcommand(name, summary));
+  declared_->subcommands.push_back({.name = name, .summary = summary});
+  return Flags(app_->add_subcommand(name, summary), &declared_->subcommands.back());
 }
 
 bool CommandLine::parse(int argc, char** argv) {

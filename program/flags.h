@@ -27,10 +27,13 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+struct DeclaredCommand;  // declared.h
+struct DeclaredOption;
+
 // Something that takes values. A handle: copies are the same option.
 class Option {
  public:
-  explicit Option(CLI::Option* option) : option_(option) {}
+  Option(CLI::Option* option, DeclaredOption* declared) : option_(option), declared_(declared) {}
 
   Option& required();
   Option& show_default();                         // the variable's value, now
@@ -44,14 +47,19 @@ class Option {
   Option& one_at_a_time();    // of a vector: a value for each time that the option is given
   Option& excludes(const Option& other);
 
+  // For completion alone: words that shells offer as a value, or files with these endings.
+  Option& offer(const std::vector<std::string>& values);
+  Option& offer_files(const std::vector<std::string>& endings = {});
+
  private:
   CLI::Option* option_;
+  DeclaredOption* declared_;
 };
 
 // Where flags are declared: the program's own, or those of a subcommand. A handle, too.
 class Flags {
  public:
-  explicit Flags(CLI::App* app) : app_(app) {}
+  Flags(CLI::App* app, DeclaredCommand* declared) : app_(app), declared_(declared) {}
 
   // "--bits" takes a value, "FILE" is an argument by position. `value` is left alone unless one is
   // given; a vector takes one or more. For int, int64_t, uint64_t, double, std::string,
@@ -66,6 +74,7 @@ class Flags {
 
  private:
   CLI::App* app_;
+  DeclaredCommand* declared_;
 };
 
 class CommandLine {
@@ -85,8 +94,12 @@ class CommandLine {
   bool parse(int argc, char** argv);
   std::string help() const;
 
+  // All that was declared so far.
+  const DeclaredCommand& declared() const { return *declared_; }
+
  private:
   std::unique_ptr<CLI::App> app_;
+  std::unique_ptr<DeclaredCommand> declared_;
 };
 
 }  // namespace slimgrad::program

@@ -26,6 +26,13 @@ void cut(std::string& text, std::size_t width) {
   text.resize(width);
 }
 
+// "[####      ]", so wide.
+std::string bar(int percent, std::size_t width) {
+  const std::size_t inside = std::max<std::size_t>(width, 2) - 2;
+  const std::size_t full = inside * static_cast<std::size_t>(std::max(percent, 0)) / 100;
+  return '[' + std::string(full, '#') + std::string(inside - full, ' ') + ']';
+}
+
 }  // namespace
 
 std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
@@ -73,11 +80,13 @@ void Progress::step(std::string activity) {
 }
 
 void Progress::show() {
-  std::string text = what_ + ": " + std::to_string(std::max(percent_, 0)) + " %";
+  const std::size_t width = line_width();
+  std::string text =
+      what_ + ": " + std::to_string(std::max(percent_, 0)) + " % " + bar(percent_, width / 4);
   for (const std::string* word : {&part_, &activity_})
     if (!word->empty()) text += ", " + *word;
   text = printable(std::move(text));
-  cut(text, line_width());
+  cut(text, width);
   std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
   std::fflush(stderr);
 }

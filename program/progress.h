@@ -1,4 +1,5 @@
-// A line on the terminal while large files are worked on: "encoding model.safetensors: 42 %, name".
+// A line on the terminal while large files are worked on:
+//   encoding model.safetensors: 42 % [######         ], name
 // Silent if stderr is not a terminal, so that logs and tests never see it.
 #ifndef SLIMGRAD_PROGRAM_PROGRESS_H_
 #define SLIMGRAD_PROGRAM_PROGRESS_H_

@@ -61,8 +61,10 @@ Report report_steps(const Options& options) {
 
 Action declare(Flags& flags) {
   auto options = std::make_shared<Options>();
+  const std::vector<std::string_view> names = activation_names();
   flags.option("ACTIVATION", options->activation, "One of the names that --list prints")
-      .value_name("");
+      .value_name("")
+      .offer({names.begin(), names.end()});
   flags.option("--bits", options->bits, "Bits an element: 2^bits steps")
       .show_default()
       .value_name("N")
@@ -74,7 +76,8 @@ Action declare(Flags& flags) {
       .option("--weight", options->weight,
               "uniform, or normal: the standard normal density, for normalised inputs")
       .show_default()
-      .value_name("NAME");
+      .value_name("NAME")
+      .offer({"uniform", "normal"});
   flags.flag("--list", options->list, "Print the names of the activations");
   return [options] {
     if (options->list) return report_names();

@@ -86,7 +86,8 @@ Option declare_tensor_files(Flags& flags, TensorFileOptions& options) {
       .option("FILE", options.paths,
               ".npy (float16, float32, float64, or bfloat16 as uint16) or .safetensors, of which "
               "all tensors of floating-point numbers are taken, one after the other")
-      .value_name("");
+      .value_name("")
+      .offer_files({".npy", ".safetensors"});
 }
 
 void check_usable(std::span<const float> values, std::string_view as) {

@@ -145,7 +145,8 @@ Action declare(Flags& flags) {
   flags
       .option("--method", options->method,
               "empirical, lognormal, gennorm, normal or mean; all of them if not given")
-      .value_name("NAME");
+      .value_name("NAME")
+      .offer({"empirical", "lognormal", "gennorm", "normal", "mean"});
   flags.option("--log-mean", options->log_mean, "Without a file: mean of ln|x|").value_name("M");
   flags.option("--log-std", options->log_std, "Without a file: deviation of ln|x|").value_name("S");
   flags

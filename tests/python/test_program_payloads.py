@@ -1,5 +1,6 @@
 """slimgrad encode, decode and inspect, run as users run them."""
 
+import re
 import resource
 import struct
 import subprocess
@@ -110,6 +111,32 @@ def test_safetensors_come_back_whole(tmp_path, model_file):
     assert [t["name"] for t in tensors][:2] == ["odd bytes", "weight"]
     assert tensors[1]["shape"] == [100, 200]
     assert tensors[1]["payload_bytes"] < 0.9 * 80_000
+
+
+def test_encode_says_what_it_saved(tmp_path, model_file):
+    found = read_json("encode", model_file, tmp_path / "m.sg")
+    before, after = model_file.stat().st_size, (tmp_path / "m.sg").stat().st_size
+    assert (found["input_file_bytes"], found["output_file_bytes"]) == (before, after)
+    by_type = {row["type"]: row for row in found["types"]}
+    assert {name: row["tensors"] for name, row in by_type.items()} == {
+        "BF16": 1,
+        "BOOL": 1,
+        "F16": 1,
+        "F32": 2,
+        "I64": 1,
+    }
+    for name, row in by_type.items():
+        tensors = [t for t in found["tensors"] if t["type"] == name]
+        for key in ("bytes", "payload_bytes"):
+            assert row[key] == sum(t[key] for t in tensors)
+    for key in ("bytes", "payload_bytes"):
+        assert found[key] == sum(row[key] for row in by_type.values())
+    text = succeed("encode", model_file, tmp_path / "m.sg")
+    assert re.search(rf"^all +6 +{found['bytes']} +{found['payload_bytes']} ", text, re.MULTILINE)
+    saved = f"{100 * (1 - after / before):.1f} % saved"
+    assert text.endswith(f"m.sg: {after} bytes for {before}, {saved}\n")
+    nothing = safetensors(tmp_path / "e.safetensors", {})
+    assert re.search(r"\d % more\n$", succeed("encode", nothing, tmp_path / "e.sg"))
 
 
 def test_lossy_modes_leave_other_types_alone(tmp_path, model_file):

@@ -1,4 +1,4 @@
-"""The line of progress, seen through a pseudo-terminal."""
+"""The line of progress, and colours, seen through a pseudo-terminal."""
 
 import fcntl
 import os
@@ -44,7 +44,14 @@ def lines(seen):
 
 
 def percents(shown):
-    found = [int(re.search(r": (\d+) %", line)[1]) for line in shown]
+    """Each beside a bar of a quarter of the line, filled as far."""
+    found = []
+    for line in shown:
+        percent, full, empty = re.search(r": (\d+) % \[(#*)( *)\]", line).groups()
+        inside = len(full + empty)
+        assert inside == (WIDTH - 1) // 4 - 2
+        assert len(full) == inside * int(percent) // 100
+        found.append(int(percent))
     assert found == sorted(found)
     assert all(0 <= percent <= 100 for percent in found)
     return found
@@ -103,3 +110,34 @@ def test_silence(folder, tmp_path):
     for args in (["measure", large], ["encode", large, tmp_path / "x.sg"]):
         assert on_a_terminal(*args, "--quiet") == ""
         assert run(*args).stderr == b""
+
+
+def shown_in_colour(*args, status=0, **environment):
+    """Both outputs on a terminal."""
+    ours, theirs = pty.openpty()
+    env = {"PATH": os.environ["PATH"], "TERM": "xterm", **environment}
+    running = subprocess.Popen([PROGRAM, *args], stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    seen = b""
+    try:
+        while piece := os.read(ours, 4096):
+            seen += piece
+    except OSError:
+        pass
+    os.close(ours)
+    assert running.wait(timeout=60) == status
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_colours_are_for_terminals_that_want_them():
+    command = ["threshold", "--log-mean", "0", "--log-std", "1", "--sparsity", "0.5"]
+    plain = run(*command).stdout.decode()
+    assert "\x1b" not in plain
+    titles, rest = plain.split("\n", 1)
+    assert shown_in_colour(*command) == f"\x1b[1m{titles}\n\x1b[0m{rest}"
+    assert shown_in_colour("fit", status=2).startswith("\x1b[1;31mslimgrad:\x1b[0m ")
+    for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert shown_in_colour(*command, **environment) == plain
+        assert shown_in_colour("fit", status=2, **environment).startswith("slimgrad: ")
+    assert shown_in_colour(*command, NO_COLOR="") != plain
+    assert "\x1b" not in shown_in_colour("steps", "--list", "--json")
