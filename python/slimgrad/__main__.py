@@ -1,11 +1,11 @@
-"""python -m slimgrad: a page about runs; whether coded gradients pay; where find_package(slimgrad)
-finds this installation."""
+"""python -m slimgrad: a page about runs; whether coded gradients pay; whether all is well here;
+where find_package(slimgrad) finds this installation."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from . import report
+from . import doctor, report
 from .distributed import command as estimate
 
 
@@ -22,11 +22,14 @@ def main() -> int:
     estimate.add_arguments(
         commands.add_parser("estimate", help=estimate.ABOUT, description=estimate.ABOUT)
     )
+    doctor.add_arguments(commands.add_parser("doctor", help=doctor.ABOUT, description=doctor.ABOUT))
     arguments = parser.parse_args()
     if arguments.command == "report":
         return report.run(arguments)
     if arguments.command == "estimate":
         return estimate.run(arguments)
+    if arguments.command == "doctor":
+        return doctor.run(arguments)
     if arguments.cmake_dir:
         print(Path(__file__).parent / "lib" / "cmake" / "slimgrad")
     else:

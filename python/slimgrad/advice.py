@@ -64,7 +64,7 @@ def _too_sparse(rows: list[dict], prune: Prune) -> list[str]:
 
 def _out_of_reach(rows: list[dict], prune: Prune) -> list[str]:
     """Whether an allocation over all layers found room for its sparsity."""
-    if prune.allocation == "uniform" or prune.is_sparse:
+    if prune.allocation == "uniform" or prune.is_sparse or prune.sparsity is None:
         return []
     elements = sum(row["elements"] for row in rows)
     zeros = sum(row["sparsity"] * row["elements"] for row in rows)

@@ -44,7 +44,8 @@ class Made:
 
     def __reduce_ex__(self, protocol):
         # pickle could not import a class that is made here: what it is made of travels instead.
-        _, (_, *arguments), *state = super().__reduce_ex__(max(protocol, 2))
+        reduced: Any = super().__reduce_ex__(max(protocol, 2))
+        _, (_, *arguments), *state = reduced
         return _new_of_made_class, (self.maker, self.plain_class, *arguments), *state
 
 
@@ -57,7 +58,7 @@ def made_class(maker: type[Made], plain: type) -> type:
 
 
 def _new_of_made_class(maker: type[Made], plain: type, *arguments: Any) -> nn.Module:
-    cls = made_class(maker, plain)
+    cls = made_class(maker, plain)  # type: ignore[arg-type]
     return cls.__new__(cls, *arguments)
 
 

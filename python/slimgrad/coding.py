@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -60,7 +61,7 @@ def bytes_of(payload, op: str, what: str = "a payload") -> torch.Tensor:
         return torch.frombuffer(view, dtype=torch.uint8)
 
 
-def checked(op: Callable, *arguments: torch.Tensor):
+def checked(op: Callable, *arguments: Any) -> Any:
     try:
         return op(*arguments)
     except ValueError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ._arguments import dense_tensor
+from ._arguments import tensor_with_values
 from ._library import ops
 from .coding import Payload, PayloadError, bytes_of, checked, decode, encode
 
@@ -134,13 +134,13 @@ def save(
     elif metadata is not None:
         raise ValueError("[save] expected a dict of tensors with metadata, got one tensor")
     else:
-        parts = [encode(dense_tensor(tensors, "save", "tensors"), **options)]
+        parts = [encode(tensor_with_values(tensors, "save", "tensors"), **options)]
     path = Path(path)
     unfinished = path.with_name(f"{path.name}.part.{os.getpid()}")
     try:
         with open(unfinished, "xb") as file:
             for part in parts:
-                file.write(memoryview(part.numpy()))
+                file.write(part.numpy().data)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -154,7 +154,7 @@ def _container(
     for name, x in tensors.items():
         if not isinstance(name, str):
             raise TypeError(f"[save] expected names to be strings, got {type(name).__name__}")
-        if dense_tensor(x, "save", repr(name)).dtype not in _NAMES:
+        if tensor_with_values(x, "save", repr(name)).dtype not in _NAMES:
             raise ValueError(f"[save] expected a type that .safetensors has, got {x.dtype}")
     words = [] if metadata is None else list(itertools.chain(*metadata.items()))
     if not all(isinstance(word, str) for word in words):

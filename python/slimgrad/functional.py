@@ -33,7 +33,7 @@ Bits = int | str
 def _activate(
     x: torch.Tensor,
     name: str,
-    bits: int,
+    bits: Bits,
     interval: tuple[float, float] | None,
     weight: str,
     inplace: bool = False,
@@ -44,8 +44,7 @@ def _activate(
     params = params or {}
     dense_tensor(x, name)
     refuse_forward_mode()
-    check_bits(name, bits)
-    table = table_for(name, params, bits, interval, weight)
+    table = table_for(name, params, check_bits(name, bits), interval, weight)
     arguments = [float(constant(value)) for value in (*params.values(), *extra)]
     if inplace:
         ops.fewbit_activation_(x, name, arguments, table.borders, table.levels, table.even)
@@ -351,7 +350,7 @@ def max_pool2d(
         or kernel[0] * kernel[1] > 16
         or not (torch.is_grad_enabled() and x.requires_grad)
     ):
-        return torch.nn.functional.max_pool2d(
+        return torch.nn.functional.max_pool2d(  # type: ignore[call-overload]
             x, kernel_size, stride, padding, dilation, ceil_mode, return_indices
         )
     steps = kernel if stride is None or stride == [] else _pair(stride)

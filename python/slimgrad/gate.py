@@ -78,6 +78,7 @@ class GradientGate(StateHolder):
     @torch.compiler.assume_constant_result
     def stand_for_leader(self) -> bool:
         """Called while torch.compile traces, not by its graphs, which guard on ``leads``."""
+        assert self.between_steps is not None
         self.leads = self.between_steps.elects(self)
         return self.leads
 
@@ -93,7 +94,8 @@ class GradientGate(StateHolder):
         if hasattr(x, "to_local"):  # A DTensor: of tensor parallelism each rank has its part.
             local = self._gate(x.to_local())
             shape = {"shape": x.size(), "stride": x.stride(), "run_check": False}
-            return type(x).from_local(local, x.device_mesh, x.placements, **shape)
+            whole: Any = x
+            return type(whole).from_local(local, whole.device_mesh, whole.placements, **shape)
         return self._gate(x)
 
     def _gate(self, x: torch.Tensor) -> torch.Tensor:

@@ -98,11 +98,11 @@ class Prune:
 
     def targets_of(self, names: Iterable[str]) -> dict[int, float]:
         """The targets of layers by their index in ``names``."""
-        found = {}
+        found, targets = {}, self.targets or {}
         for index, name in enumerate(names):
-            above = [t for t in self.targets or () if name == t or name.startswith(f"{t}.")]
+            above = [t for t in targets if name == t or name.startswith(f"{t}.")]
             if above:
-                found[index] = float(self.targets[max(above, key=len)])
+                found[index] = float(targets[max(above, key=len)])
         return found
 
     def check_targets(self, names: Iterable[str]) -> None:
@@ -209,8 +209,9 @@ class Quantize:
         if (self.bits is None) == (self.format is None):
             raise ValueError("[Quantize] expected either bits or format")
         if self.format is not None:
-            object.__setattr__(self, "format", as_format(self.format))
-            object.__setattr__(self, "bits", self.format.bits)
+            format = as_format(self.format)
+            object.__setattr__(self, "format", format)
+            object.__setattr__(self, "bits", format.bits)
         if not isinstance(self.bits, int) or not 2 <= self.bits <= 8:
             raise ValueError(f"[Quantize] expected 2 to 8 bits, got {self.bits!r}")
         check_choice(self.method, "split method", "Quantize", "method")
@@ -221,15 +222,16 @@ class Quantize:
 
     def options(self) -> dict[str, Any]:
         """Of a gate."""
-        options = {
+        options: dict[str, Any] = {
             "bits": self.bits,
             "split": self.method,
             "rounding": self.rounding,
             "underflow": self.underflow,
         }
         if self.format is not None:
-            options["exponent_bits"] = self.format.exponent_bits
-            options["mantissa_bits"] = self.format.mantissa_bits
+            format = as_format(self.format)
+            options["exponent_bits"] = format.exponent_bits
+            options["mantissa_bits"] = format.mantissa_bits
         if isinstance(self.scale, LossScale):
             options["fixed_scale"] = 1 / self.scale.value
             options["dynamic_scale"] = self.scale.dynamic

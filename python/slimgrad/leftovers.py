@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.nn.utils.parametrize import ParametrizationList
 
 # They have weights of one number a feature, whatever their shape, and no product.

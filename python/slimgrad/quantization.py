@@ -50,7 +50,7 @@ def _in_place(function: Callable[P, torch.Tensor], op, arguments) -> Callable[P,
 
     run.__name__ = run.__qualname__ = f"{function.__name__}_"
     run.__doc__ = f"``{function.__name__}`` in place; returns ``x``."
-    return run
+    return run  # type: ignore[return-value]
 
 
 def quantize(

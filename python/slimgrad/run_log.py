@@ -129,7 +129,8 @@ class RunLog:
 
 def _config(controller: Controller) -> dict[str, Any]:
     prune, quantize = controller.prune, controller.quantize
-    chosen, settings = [], {}
+    chosen: list[str] = []
+    settings: dict[str, Any] = {}
     if prune is not None:
         products = prune.products
         chosen.append(

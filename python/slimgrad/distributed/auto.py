@@ -60,7 +60,7 @@ def choose(model, group=None, candidates: Sequence[str] = CANDIDATES) -> Choice:
     found = Estimate(workload, ranks, link, where)
     allowed = ["float32", *candidates]  # torch's float16 rounds to nearest, and overflows
     seconds = {name: found.row(name).seconds for name in allowed}
-    best = torch.tensor(allowed.index(min(seconds, key=seconds.get)), device=device)
+    best = torch.tensor(allowed.index(min(seconds, key=seconds.__getitem__)), device=device)
     source = 0 if group is None else dist.get_global_rank(group, 0)
     dist.broadcast(best, source, group)
     choice = Choice(allowed[int(best)], found)

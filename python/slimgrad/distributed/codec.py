@@ -89,7 +89,7 @@ class Codec:
         if self.rounding is None:
             default = "nearest" if self.error_feedback else "stochastic"
             object.__setattr__(self, "rounding", default)
-        check_choice(self.rounding, "rounding", "Codec", "rounding")
+        check_choice(str(self.rounding), "rounding", "Codec", "rounding")
         expect(
             self.rounding == "stochastic" or self.error_feedback or self.kind == "lossless",
             "error_feedback=True with rounding='nearest', as gradients that are rounded to the "

@@ -39,6 +39,7 @@ def exchange_bucket(plan: Plan, bucket):
         divide_by=world,
         keys=[plan.keys[name] for name in names],
     )
+    assert handle is not None
     future = handle.future(buffer)
 
     def count(done: torch.futures.Future) -> torch.Tensor:

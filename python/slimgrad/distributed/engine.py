@@ -116,7 +116,7 @@ class Engine:
         self._news = threading.Condition(self._lock)
         receivers = (self._ask_for_sums, self._ask_for_shards)
         stages = (self._spread, self._reduce, self._gather, *receivers)
-        self._queues = [queue.SimpleQueue() for _ in stages]
+        self._queues: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in stages]
         self._sums: queue.Queue = queue.Queue(_AHEAD * max(1, self.world - 1))
         self._shards: queue.Queue = queue.Queue(_AHEAD * max(1, self.world - 1))
         for run, exchanges in zip(stages, self._queues, strict=True):
@@ -213,15 +213,15 @@ class Engine:
         """The frame as a message. What rounding loses goes to residuals, in units of the sum."""
         buffer = self.buffers.take(HEADER_BYTES + frame_bound(frame, exchange.dtype))
         exchange.buffers.append(buffer)
-        fed_back = [piece for piece in frame if piece.residual is not None]
-        for piece in fed_back:
+        fed_back = [(p.values, p.residual) for p in frame if p.residual is not None]
+        for values, residual in fed_back:
             if stage == SPREAD:
-                piece.values.add_(piece.residual)
-            piece.residual.copy_(piece.values)
+                values.add_(residual)
+            residual.copy_(values)
         replace = stage == GATHER or bool(fed_back)
         size = encode_frame(frame, exchange.codec, buffer[HEADER_BYTES:], seed, replace)
-        for piece in fed_back:
-            residual = piece.residual.sub_(piece.values)
+        for values, residual in fed_back:
+            residual.sub_(values)
             if stage == GATHER:
                 residual.mul_(exchange.divide_by)
             # NaN and Inf travel as they are: nothing of them is left to send.
@@ -253,7 +253,7 @@ class Engine:
                 self._decode(exchange, rank, index, frame, sums, add=True)
         if exchange.divide_by != 1:
             torch._foreach_div_(sums, float(exchange.divide_by))
-        if not in_place:
+        if scratch is not None:
             torch._foreach_copy_(values, sums)
             self.buffers.give_back(scratch)
 

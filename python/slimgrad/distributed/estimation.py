@@ -17,8 +17,8 @@ from .link import as_bandwidth, bandwidth_text
 from .speed import SHAPE, cast_seconds, coded_speed, generated_gradients, sample_sizes
 
 # One of every kind; asked for by name, all of CODECS can be had.
-KINDS = ("lossless", "fp8", "fp6", "fp4", "uniform8", "uniform4", "uniform2", "packed8", "packed4")
-KINDS += ("pruned",)
+KINDS: tuple[str, ...] = ("lossless", "fp8", "fp6", "fp4", "uniform8", "uniform4", "uniform2")
+KINDS += ("packed8", "packed4", "pruned")
 PLAIN = ("float32", "fp16")  # what torch has: its all-reduce, and its hook that casts to float16
 
 
@@ -231,7 +231,10 @@ def gradients_of(model: Any, gradients: Any) -> tuple[list[torch.Tensor], list[i
             sizes = [p.numel() for p in parameters]
             where = f"generated gradients, generalized normal of shape {SHAPE}"
             return generated_gradients(sample_sizes(sizes)), sizes, where
-        tensors, where = [p.grad for p in parameters], "the model's own gradients"
+        tensors, where = (
+            [p.grad for p in parameters if p.grad is not None],
+            "the model's own gradients",
+        )
     _check_types(tensors)
     sizes = [tensor.numel() for tensor in tensors]
     samples = [

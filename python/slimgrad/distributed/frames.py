@@ -27,6 +27,7 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -70,6 +71,12 @@ class Header:
     def plain_bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def grid(self) -> FloatFormat:
+        """REQUIRES: codes of one, PACKED or SCALED."""
+        assert self.format is not None
+        return self.format
+
     def describe(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')} of shape {list(self.shape)}"
 
@@ -83,7 +90,7 @@ Frame = tuple[Header, torch.Tensor]  # the body: uint8, one dimension, on the CP
 def memory_order(x: torch.Tensor) -> tuple[int, ...]:
     """The dimensions from the slowest to the fastest, if the values fill their memory without gaps
     (channels_last, a transpose); else as they are."""
-    order = sorted(range(x.dim()), key=lambda i: (-x.stride(i), i))
+    order = sorted(range(x.dim()), key=lambda i: (-x.stride()[i], i))
     return tuple(order) if x.permute(order).is_contiguous() else tuple(range(x.dim()))
 
 
@@ -100,7 +107,7 @@ def _bytes_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def _crc(data: torch.Tensor) -> int:
-    return zlib.crc32(memoryview(data.numpy())) if data.numel() else 0
+    return zlib.crc32(data.numpy().data) if data.numel() else 0
 
 
 def frame_of(x: torch.Tensor, kind: str, serial: int, *, wants_gradient: bool = False) -> Frame:
@@ -130,7 +137,11 @@ def grid_frame(
     wants_gradient: bool = False,
 ) -> Frame:
     """What quantize(_, format, scale) returned, exactly, at no more bits than the format has."""
-    options = {"kind": kind, "serial": serial, "wants_gradient": wants_gradient}
+    options: dict[str, Any] = {
+        "kind": kind,
+        "serial": serial,
+        "wants_gradient": wants_gradient,
+    }
     format = as_format(format)
     if not packed and x.dtype == torch.float32 and _is_exact(format, scale):
         # Values of the grid round to themselves.
@@ -202,7 +213,7 @@ def tensor_of(header: Header, body: torch.Tensor) -> torch.Tensor:
         return _out_of_order(values, header.order)
     _check_body(header, body)
     if header.coding == PACKED:
-        packed = PackedTensor(body, torch.Size(shape), header.dtype, header.format, header.scale)
+        packed = PackedTensor(body, torch.Size(shape), header.dtype, header.grid, header.scale)
         return _out_of_order(checked(packed.unpack), header.order)
     values = torch.empty(shape, dtype=header.dtype)
     _bytes_of(values).copy_(body)
@@ -211,10 +222,10 @@ def tensor_of(header: Header, body: torch.Tensor) -> torch.Tensor:
 
 def _scaled(values: torch.Tensor, header: Header) -> torch.Tensor:
     try:
-        codes = pack(values, header.format, 1.0).data
+        codes = pack(values, header.grid, 1.0).data
     except ValueError as error:  # NaN and Inf have no codes
         raise PayloadError(str(error)) from None
-    return PackedTensor(codes, values.shape, header.dtype, header.format, header.scale).unpack()
+    return PackedTensor(codes, values.shape, header.dtype, header.grid, header.scale).unpack()
 
 
 def _check_body(header: Header, body: torch.Tensor) -> None:
@@ -312,5 +323,5 @@ def _fits(header: Header) -> bool:
     if header.coding in (PAYLOAD, SCALED):
         return header.nbytes <= header.plain_bytes + PAYLOAD_SLACK
     if header.coding == PACKED:
-        return header.nbytes == (math.prod(header.shape) * header.format.bits + 7) // 8
+        return header.nbytes == (math.prod(header.shape) * header.grid.bits + 7) // 8
     return header.nbytes == header.plain_bytes

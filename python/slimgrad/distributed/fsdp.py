@@ -79,6 +79,7 @@ class CodedReduceScatter(DefaultReduceScatter):
             residuals=residuals,
             keys=[plan.keys.get(name, 0) for name in names] if all_there else None,
         )
+        assert handle is not None
         handle.wait()
         plan.sent_bytes += handle.sent_bytes
         return None

@@ -60,7 +60,7 @@ def _exchange(outgoing: torch.Tensor, incoming: torch.Tensor, group) -> float:
         right, left = (dist.get_global_rank(group, r) for r in (right, left))
     dist.barrier(group)
     start = time.perf_counter()
-    works = []
+    works: list[Any] = []
     for there, here in zip(outgoing.split(_PIECE), incoming.split(_PIECE), strict=True):
         works += [dist.irecv(here, left, group=group), dist.isend(there, right, group=group)]
     for work in works:

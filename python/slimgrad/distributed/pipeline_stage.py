@@ -108,8 +108,9 @@ class CompressedPipelineStage(PipelineStage):
             return None
         while len(self.gates) <= index:  # The first one draws as that of a StageInput.
             seed = layer_seed(self._seed, len(self.gates)) if len(self.gates) else self._seed
-            self.gates.append(boundary_gate(self._gradients, _OP, seed=seed, **self._gate_options))
-        return self.gates[index]
+            gate = boundary_gate(self._gradients, _OP, seed=seed, **self._gate_options)
+            self.gates.append(gate)  # type: ignore[arg-type]
+        return self.gates[index]  # type: ignore[return-value]
 
     def _as_bytes(self, frame: Frame, what: str) -> torch.Tensor:
         header, body = frame

@@ -10,6 +10,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -130,7 +131,7 @@ class Link:
     def _receive_bytes(self, count: int) -> torch.Tensor:
         data = torch.empty(count, dtype=torch.uint8)
         if count:
-            source = {"group": self.group, "group_src": self.peer, "tag": self.tag}
+            source: dict[str, Any] = {"group": self.group, "group_src": self.peer, "tag": self.tag}
             self._wait(lambda: dist.irecv(data, **source), self.timeout, "send")
         return data
 

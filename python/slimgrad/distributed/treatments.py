@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -95,7 +96,11 @@ def activation_frame(
 ) -> Frame:
     """Few bits are rounded to nearest: the same values whoever computes them."""
     x = x.detach()
-    options = {"kind": ACTIVATION, "serial": serial, "wants_gradient": wants_gradient}
+    options: dict[str, Any] = {
+        "kind": ACTIVATION,
+        "serial": serial,
+        "wants_gradient": wants_gradient,
+    }
     if mode == PLAIN or not x.is_floating_point():
         return frame_of(x, **options)
     if mode == "lossless" or not torch.isfinite(x).all() or not x.any():

@@ -79,7 +79,7 @@ class ControllerSteps:
         self.log_every = log_every
         self.refresh = refresh
         self.schedule = None if schedule is None else Schedule(schedule)
-        self.controller: Controller | None = None
+        self.controller: Controller = None  # type: ignore[assignment]  # until begin()
         self.step = self.epoch = -1
         self._make: Callable[[nn.Module], Controller] | None = None
         self._made_for: nn.Module | None = None
@@ -91,7 +91,7 @@ class ControllerSteps:
         else:
             self._take(controller)
 
-    def _take(self, controller: Controller) -> None:
+    def _take(self, controller: Any) -> None:
         if not isinstance(controller, Controller):
             raise ValueError(
                 "[SlimgradCallback] expected controller to be what compress() returned, or a "

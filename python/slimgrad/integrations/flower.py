@@ -156,7 +156,7 @@ class EncodeUpdates:
         x = torch.from_numpy(array.numpy()).contiguous()
         # A difference that is added again is rounded: what is to be exact is sent itself.
         kind = _DIFFERENCE if self.difference and not self.codec.is_exact else _VALUES
-        if kind == _DIFFERENCE:
+        if kind == _DIFFERENCE and base is not None:
             x = x - torch.from_numpy(base.numpy())
         feeds_back = self.codec.error_feedback
         if feeds_back and before is not None and before.shape == array.shape:

@@ -30,7 +30,7 @@ def _callback_class() -> type:
     )
 
 
-class SlimgradCallback(_callback_class()):
+class SlimgradCallback(_callback_class()):  # type: ignore[misc]
     """For a LightningModule that was compressed, or is to be.
 
     controller: what compress() returned; or a function of the LightningModule that calls compress()
@@ -83,10 +83,10 @@ class SlimgradCallback(_callback_class()):
         self._steps.begin(pl_module)
 
     def on_train_start(self, trainer, pl_module) -> None:
-        saved, self._saved = self._saved, None
+        saved, self._saved = self._saved or {}, None
         if not trainer.ckpt_path:
             return
-        states = {int(rank): state for rank, state in (saved or {}).get("ranks", {}).items()}
+        states = {int(rank): state for rank, state in saved.get("ranks", {}).items()}
         state = of_rank(states, trainer.global_rank, str(trainer.ckpt_path))
         if state is None:
             self._steps.start_anew(str(trainer.ckpt_path), trainer.global_rank)

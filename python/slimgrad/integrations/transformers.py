@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -78,7 +79,7 @@ class SlimgradCallback(TrainerCallback):
             return
         folder = folder or args.resume_from_checkpoint
         if not isinstance(folder, str | os.PathLike):
-            folder = _checkpoint_folder(args, state)
+            folder = _checkpoint_folder(args, state)  # type: ignore[assignment]
         files = {rank: state_file(folder, rank) for rank in (0, args.process_index)}
         states = {rank: file for rank, file in files.items() if file.is_file()}
         file = of_rank(states, args.process_index, str(folder))
@@ -92,7 +93,7 @@ class SlimgradCallback(TrainerCallback):
             return  # Nobody resumes a trial, and its folder is the Trainer's secret.
         folder = _checkpoint_folder(args, state)
         folder.mkdir(parents=True, exist_ok=True)  # Of another rank, which may be late.
-        save_file(self.controller.state_dict(), state_file(folder, args.process_index))
+        save_file(self._steps.controller.state_dict(), state_file(folder, args.process_index))
 
     def on_push_begin(self, args, state, control, **kwargs):
         # A checkpoint is pushed before on_save().
@@ -139,7 +140,7 @@ def _calling_trainer() -> tuple[Any, str | None]:
     (True means the last one, which train() looks up): so we read it where it is. In a loop without
     such a frame there is no Trainer, and the folder is guessed from its arguments.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         trainer = frame.f_locals.get("self")
         if hasattr(trainer, "callback_handler") and "resume_from_checkpoint" in frame.f_locals:
