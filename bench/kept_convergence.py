@@ -52,6 +52,7 @@ def settings() -> dict[str, dict]:
             "gradients": sg.Prune(weight=0.9, input=0),
         },
         "kept=2, groups of 32": {"kept": sg.Keep(bits=2, group=32)},
+        "budget=0.15": {"kept": sg.Keep(budget=0.15)},
     }
 
 
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("--images", type=Path, help="a folder with CIFAR-10's binary version")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--setting", action="append", choices=settings(), help="default: all")
     parser.add_argument("--limit", type=int, help="stop after this many new rows of the table")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -176,7 +178,7 @@ def main() -> None:
             parser.error(f"{arguments.out} holds the rows of another command: {before['command']}")
         record = before
     done = {(row["model"], row["setting"]) for row in record["rows"]}
-    wanted = [(model, setting) for setting in settings() for model in TASKS]
+    wanted = [(model, name) for name in arguments.setting or settings() for model in TASKS]
     for model, setting in [key for key in wanted if key not in done][: arguments.limit]:
         runs, began, measured = [], time.process_time(), commit()
         for seed in range(arguments.seeds):

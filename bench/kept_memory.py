@@ -1,7 +1,8 @@
 """What training a network in one way keeps and needs, measured in a process that does nothing else.
 
     python -m bench.kept_memory NETWORK WAY [--quick]              what a step keeps and needs
-    python -m bench.kept_memory NETWORK WAY --within MIB [--quick] the largest batch that fits
+    python -m bench.kept_memory NETWORK WAY --within MIB           a guess of the largest batch
+    python -m bench.kept_memory NETWORK WAY --within MIB --batch N whether a step of N fits
 
 prints JSON. Linux only. The process runs with MALLOC_MMAP_THRESHOLD_=65536: glibc would hold on to
 freed memory, more or less of it by chance, and every way's peak would be that of its history.
@@ -23,6 +24,7 @@ from bench.kept_models import WAYS, Training, networks
 
 THRESHOLD = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 MIB = 1 << 20
+PRECISION = 1 / 16
 
 
 def _status(field: str) -> float:
@@ -57,15 +59,16 @@ def measure(training: Training) -> dict[str, float]:
     return {"kept": training.kept_bytes() / MIB, "held": held, "idle": idle, "peak": peak}
 
 
-def largest(fits: Callable[[int], bool], guess: int) -> int:
-    """The largest batch that fits, 0 if none does, from few trials near a good guess.
+def largest(fits: Callable[[int], bool], guess: int, part: float = 0.0) -> int:
+    """The largest batch that fits, 0 if none does, from few trials near a good guess. With a part,
+    one that fits, where one larger by that part does not: every trial is some training steps.
 
     REQUIRES: fewer than what fits fit, too."""
     guess = max(1, guess)
     stride = max(1, guess // 16)
     low, high = 0, None  # fits, does not
     batch = guess
-    while high is None or high - low > 1:
+    while high is None or high - low > max(1, part * low):
         if fits(batch):
             low = batch
             batch = low + stride if high is None else (low + high) // 2
@@ -91,26 +94,18 @@ def _limited(training: Training, most: float) -> bool:
     return True
 
 
-def largest_batch(training: Training, within: float) -> int:
-    """That fits into so many MiB beside what the process has between steps: libraries, weights,
-    gradients, the optimizer's state. The limit is the system's: a step that does not fit fails."""
+def fits(training: Training, batch: int, within: float) -> bool:
+    """Whether a step of that batch fits into so many MiB beside what the process has between steps:
+    libraries, weights, gradients, the optimizer's state. The limit is the system's: a step that
+    does not fit fails. To be asked once in a process: after a failure oneDNN may refuse every shape
+    that it has not seen, however small."""
     training.of_batch(1)
     training.step()
+    training.of_batch(batch)
+    if training.call is not training.model:  # Compiling is not what is measured.
+        training.step()
     _settle()
-    idle = _status("VmData")
-
-    def fits(batch: int) -> bool:
-        nonlocal idle
-        training.of_batch(batch)
-        if training.call is not training.model:  # Compiling is not what is measured.
-            training.step()
-            _settle()
-            idle = _status("VmData")
-        fit = _limited(training, idle + within)
-        _settle()
-        return fit
-
-    return largest(fits, guess_batch(training, within))
+    return _limited(training, _status("VmData") + within)
 
 
 def guess_batch(training: Training, within: float) -> int:
@@ -123,15 +118,24 @@ def guess_batch(training: Training, within: float) -> int:
     return int(0.8 * within / ((kept[1] - kept[0]) / few))
 
 
-def in_process(name: str, way: str, quick: bool, within: float | None = None) -> dict[str, float]:
+def in_process(name: str, way: str, quick: bool, *options: str) -> dict[str, float]:
     """What main() prints, from a new process."""
-    command = [sys.executable, "-m", "bench.kept_memory", name, way]
+    command = [sys.executable, "-m", "bench.kept_memory", name, way, *options]
     command += ["--quick"] if quick else []
-    command += [] if within is None else ["--within", str(within)]
     done = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **THRESHOLD}
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def largest_batch(name: str, way: str, quick: bool, within: float) -> int:
+    """That fits, up to a part of PRECISION; every trial is a process of its own."""
+    limit = ("--within", str(within))
+
+    def is_fit(batch: int) -> bool:
+        return bool(in_process(name, way, quick, *limit, "--batch", str(batch))["fits"])
+
+    return largest(is_fit, int(in_process(name, way, quick, *limit)["guess"]), PRECISION)
 
 
 def main() -> None:
@@ -140,6 +144,7 @@ def main() -> None:
     parser.add_argument("way", choices=WAYS)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--within", type=float, help="MiB beside what a process has between steps")
+    parser.add_argument("--batch", type=int)
     arguments = parser.parse_args()
     if os.environ.get("MALLOC_MMAP_THRESHOLD_") != THRESHOLD["MALLOC_MMAP_THRESHOLD_"]:
         parser.error("expected MALLOC_MMAP_THRESHOLD_=65536 in the environment")
@@ -147,8 +152,10 @@ def main() -> None:
     training = Training(networks(arguments.quick)[arguments.network], arguments.way)
     if arguments.within is None:
         print(json.dumps(measure(training)))
+    elif arguments.batch is None:
+        print(json.dumps({"guess": guess_batch(training, arguments.within)}))
     else:
-        print(json.dumps({"batch": largest_batch(training, arguments.within)}))
+        print(json.dumps({"fits": fits(training, arguments.batch, arguments.within)}))
 
 
 if __name__ == "__main__":

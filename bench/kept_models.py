@@ -26,6 +26,8 @@ WAYS = [
         for bits in ("8", "4", "2", "exact")
         for more in ("", ", activations=3")
     ],
+    "budget=0.15",
+    "budget=0.15, activations=3",
 ]
 
 
@@ -281,9 +283,14 @@ class Training:
         self.inputs = network.inputs(network.batch)
 
     def options(self) -> dict:
-        """What compress() is given: the way's own words."""
+        """What compress() is given: the way's own words; a budget is one of kept=Keep()."""
+        import slimgrad as sg
+
         pairs = (part.split("=") for part in self.way.split(", "))
-        return {name: int(value) if value.isdigit() else value for name, value in pairs}
+        options = {name: int(value) if value.isdigit() else value for name, value in pairs}
+        if "budget" in options:
+            options["kept"] = sg.Keep(budget=float(options.pop("budget")))
+        return options
 
     def of_batch(self, batch: int) -> None:
         self.inputs = self.network.inputs(batch)

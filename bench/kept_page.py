@@ -1,4 +1,4 @@
-"""docs/kept_measured.md from results/kept.json and results/kept_convergence.json.
+"""docs/kept_measured.md from results/kept.json, kept_convergence.json and kept_budget.json.
 
     python -m bench.kept_page [--results DIR] [--out docs/kept_measured.md]
 
@@ -13,6 +13,7 @@ import statistics
 from pathlib import Path
 
 from bench.kept_convergence import PLAIN, TASKS, settings
+from bench.suite_kept import BATCH_WAYS
 
 MOST = {"pack": 1.5, "unpack": 1.0}  # copies of the tensor
 TIME = 1.08  # of torch's step
@@ -26,9 +27,10 @@ Times take turns within one process, best of several rounds, as ratios to torch'
 parameters; *held* is by how much the process grows meanwhile (inputs were there before); *idle*
 is resident between steps, *peak* the most that is ever resident, of a process of its own with
 `MALLOC_MMAP_THRESHOLD_=65536`. *Batch* is the largest that fits under a limit set with
-`setrlimit(RLIMIT_DATA)`: what torch needs beside the idle process for the batch in the title. A
-process that compiled something has the compiler resident: compare its peak less its idle. In
-bold: bars missed, and where a rival is better.
+`setrlimit(RLIMIT_DATA)`: what torch needs beside the idle process for the batch in the title; it is
+one that fits where one larger by a sixteenth does not. *Budget* is `kept=Keep(budget=)`, behind the
+pass that measures. A process that compiled something has the compiler resident: compare its peak
+less its idle. In bold: bars missed, and where a rival is better.
 """
 
 
@@ -168,7 +170,10 @@ def network_section(rows: list[dict], name: str) -> list[str]:
     ]
     if time and not any(way.startswith("torch.compile") for way in time):
         missing.append("times of torch.compile")
+    eager = [way for way in ways if not way.startswith("torch.compile")]
+    missing += [f"times with {way}" for way in eager if time and way not in time]
     missing += [f"memory with {way}" for way in ways if memory and way not in memory]
+    missing += [f"the batch with {way}" for way in BATCH_WAYS if batch and way not in batch]
     if missing:
         section += [f"Not measured: {', '.join(missing)}.", ""]
     return [*section, *_bars(time, memory), *_rivals(time, memory, batch), ""]
@@ -217,7 +222,41 @@ def convergence_section(record: dict) -> list[str]:
     return lines
 
 
-def page(kept: dict | None, convergence: dict | None) -> str:
+# ---- a budget and the same bits for all ------------------------------------------------------
+
+
+def budget_section(record: dict) -> list[str]:
+    rows = record["rows"]
+    lines = [
+        "## A budget, and the same bits for all",
+        "",
+        f"`{record['command']}` (commit {record['commit']}): the error of all gradients of a batch",
+    ]
+    lines[-1] += " relative to the plain ones, in a network that was trained plainly."
+    lines[-1] += " *Share* is what packed tensors take of their bytes."
+    lines.append("")
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        cells = []
+        for row in sorted(own, key=lambda row: (row["share"], row["way"])):
+            bits = ", ".join(
+                f"{count} {f'at {width}' if width != '0' else 'as they are'}"
+                for width, count in row["bits"].items()
+            )
+            cells.append([row["way"], f"{row['share']:.4f}", f"{row['error']:.5f}", bits])
+        lines += _table([model, "share", "error", "tensors by bits"], cells)
+        errors = {row["way"]: row["error"] for row in own}
+        for way, error in errors.items():
+            same = f"budget of {way.removeprefix('kept=')} bits"
+            if way.startswith("kept=") and same in errors:
+                part = errors[same] / error
+                verdict = "" if part < 1 else ": **no better**"
+                lines.append(f"- In the bytes of `{way}`: {part:.2f} of its error{verdict}")
+        lines.append("")
+    return lines
+
+
+def page(kept: dict | None, convergence: dict | None, budget: dict | None = None) -> str:
     lines = ["# Everything that backward keeps: measurements", ""]
     lines += [
         "Written by `python -m bench.kept_page` from the records; docs/kept.md says what it is.",
@@ -235,6 +274,8 @@ def page(kept: dict | None, convergence: dict | None) -> str:
         parts = (row["part"].split(":")[0] for row in kept["rows"] if row["part"] != "tensor")
         for name in dict.fromkeys(parts):
             lines += network_section(kept["rows"], name)
+    if budget:
+        lines += budget_section(budget)
     if convergence:
         lines += convergence_section(convergence)
     return "\n".join(lines).rstrip() + "\n"
@@ -245,7 +286,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--out", type=Path, default=Path("docs/kept_measured.md"))
     arguments = parser.parse_args()
-    paths = [arguments.results / name for name in ("kept.json", "kept_convergence.json")]
+    names = ("kept.json", "kept_convergence.json", "kept_budget.json")
+    paths = [arguments.results / name for name in names]
     records = [json.loads(path.read_text()) if path.exists() else None for path in paths]
     arguments.out.write_text(page(*records))
 

@@ -8,9 +8,10 @@ of the table.
 
     python -m bench.suite_kept --out results/kept.json [--part PART ...] [--quick]
 
-measures the parts given anew and leaves the others of the file as they are, so that a long run can
-be cut up: `tensor`, and of each network its times, those of compiled ones, its memory and its
-largest batches, as in `gpt:time`, `gpt:compiled`, `gpt:memory`, `gpt:batch`.
+measures the parts given anew, or with --missing what they lack, and leaves the others of the file
+as they are, so that a long run can be cut up: `tensor`, and of each network its times, those of
+compiled ones, its memory and its largest batches, as in `gpt:time`, `gpt:compiled`, `gpt:memory`,
+`gpt:batch`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from bench.kept_memory import in_process
+from bench.kept_memory import in_process, largest_batch
 from bench.kept_models import WAYS, Training, networks
 from bench.timing import Row, commit, print_table, race, write_json
 
@@ -36,6 +38,7 @@ BATCH_WAYS = [
     "kept=8",
     "kept=4",
     "kept=4, activations=3",
+    "budget=0.15",
 ]
 
 
@@ -110,11 +113,22 @@ def compiled_rows(name: str, quick: bool) -> list[Row]:
     return _race_of(["torch", *COMPILED], name, quick, 0.5 if quick else 15.0)
 
 
-def memory_rows(name: str, quick: bool) -> list[KeptRow]:
-    """The ratio is that of the bytes kept."""
+def _wanted(ways: list[str], done: dict[str, KeptRow], limit: int | None) -> list[str]:
+    """Those that are done, and so many of the others."""
+    new = [way for way in ways if way not in done][:limit]
+    return [way for way in ways if way in done or way in new]
+
+
+def memory_rows(
+    name: str, quick: bool, done: dict[str, KeptRow], limit: int | None
+) -> list[KeptRow]:
+    """The ratio is that of the bytes kept. done: rows that there are, by way."""
     case = networks(quick)[name].title
     rows: list[KeptRow] = []
-    for way in WAYS:
+    for way in _wanted(WAYS, done, limit):
+        if way in done:
+            rows.append(done[way])
+            continue
         found = in_process(name, way, quick)
         rows.append(KeptRow("kept", case, way, 0.0, 0.0, **found))
         rows[-1].ratio = rows[-1].kept / rows[0].kept
@@ -122,14 +136,23 @@ def memory_rows(name: str, quick: bool) -> list[KeptRow]:
     return rows
 
 
-def batch_rows(name: str, quick: bool) -> list[KeptRow]:
-    """The memory given is what torch's step needs beside what is idle. The ratio is of batches."""
+def batch_rows(
+    name: str, quick: bool, done: dict[str, KeptRow], limit: int | None
+) -> list[KeptRow]:
+    """The memory given is what torch's step needs beside what is idle. The ratio is of batches.
+    done: rows that there are, by way."""
     network = networks(quick)[name]
-    torchs = in_process(name, "torch", quick)
-    within = float(round(torchs["peak"] - torchs["idle"]))
+    if "torch" in done:
+        within = done["torch"].within
+    else:
+        torchs = in_process(name, "torch", quick)
+        within = float(round(torchs["peak"] - torchs["idle"]))
     rows: list[KeptRow] = []
-    for way in BATCH_WAYS:
-        batch = in_process(name, way, quick, within)["batch"]
+    for way in _wanted(BATCH_WAYS, done, limit):
+        if way in done:
+            rows.append(done[way])
+            continue
+        batch = largest_batch(name, way, quick, within)
         row = KeptRow("kept", network.title, way, 0.0, 0.0, batch=batch, within=within)
         rows.append(row)
         row.ratio = batch / max(1, rows[0].batch)
@@ -141,17 +164,27 @@ def all_parts(quick: bool) -> list[str]:
     return ["tensor", *[f"{name}:{kind}" for name in networks(quick) for kind in KINDS]]
 
 
-def rows_of(part: str, quick: bool) -> list[KeptRow]:
+def rows_of(
+    part: str, quick: bool, done: Sequence[KeptRow] = (), limit: int | None = None
+) -> list[KeptRow]:
+    """done: rows that need not be measured again; limit: measure so many others. Times are measured
+    together, or not at all."""
     measured = commit()  # The tree may change meanwhile.
     if part == "tensor":
         rows = tensor_rows(quick)
     else:
         name, kind = part.split(":")
-        measures = (time_rows, compiled_rows, memory_rows, batch_rows)
-        rows = dict(zip(KINDS, measures, strict=True))[kind](name, quick)
+        known = {row.name: row for row in done}
+        rows = {
+            "time": lambda: time_rows(name, quick),
+            "compiled": lambda: compiled_rows(name, quick),
+            "memory": lambda: memory_rows(name, quick, known, limit),
+            "batch": lambda: batch_rows(name, quick, known, limit),
+        }[kind]()
     own = [row if isinstance(row, KeptRow) else KeptRow(**vars(row)) for row in rows]
     for row in own:
-        row.part, row.commit = part, measured
+        if row not in done:
+            row.part, row.commit = part, measured
     return own
 
 
@@ -169,6 +202,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.suite_kept")
     parser.add_argument("--part", action="append", metavar="PART", help="default: all")
     parser.add_argument("--quick", action="store_true", help="small networks, to see that it runs")
+    parser.add_argument(
+        "--missing", action="store_true", help="of memory and batches, only ways not in the file"
+    )
+    parser.add_argument("--limit", type=int, help="and at most so many of them")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -184,7 +221,8 @@ def main() -> None:
         rows = json.loads(arguments.out.read_text())["rows"]
     quick = " --quick" if arguments.quick else ""
     for part in arguments.part or parts:
-        measured = rows_of(part, arguments.quick)
+        there = [KeptRow(**row) for row in rows if row["part"] == part] if arguments.missing else []
+        measured = rows_of(part, arguments.quick, there, arguments.limit)
         print_table(measured)
         rows = [row for row in rows if row["part"] != part] + [_told(row) for row in measured]
         rows.sort(key=lambda row: parts.index(row["part"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .formats import measured_cosine
-from .records import Records, cell, table
+from .records import Records, cell, spread_of_plain, table
 
 ROWS = {
     "format_1-3-0_seed1": ("a scale for each layer, fresh in every pass", "-"),
@@ -36,16 +36,23 @@ def section(records: Records) -> str:
         best = max((*static, "scale_dynamic"), key=records.accuracy)
         fresh, old = (records.accuracy(n) for n in ("format_1-3-0_seed1", "scale_predicted_epoch"))
         gap = fresh - records.accuracy(best)
-        text.append(
-            (
-                "**Agrees**: a scale for each layer is better than any scale for the loss"
-                if gap > 0
-                else "**Does not agree**: a scale for each layer is no better than one for the loss"
+        _, deviation, _ = spread_of_plain(records)
+        chance = 2 * 2**0.5 * deviation
+        if gap > chance:
+            verdict = "**Agrees**: a scale for each layer is better than any scale for the loss"
+        elif gap > -chance:
+            verdict = (
+                "**Agrees in part**: a scale for each layer is as good as the best scale for the "
+                "loss, which nobody knows beforehand"
             )
-            + f" (the best of those, {ROWS[best][0]}, is {gap:+.1f} points behind the fresh one). "
-            f"A scale that was predicted at the start of an epoch is {fresh - old:+.1f} points "
-            f"behind "
-            "a fresh one. **What to do**: a fresh scale for each layer, the default; it costs a "
-            "maximum over the gradient."
+        else:
+            verdict = "**Does not agree**: a scale for the loss is better than one for each layer"
+        text.append(
+            f"{verdict} (the best of those, {ROWS[best][0]}, is {gap:.1f} points behind the fresh "
+            f"one; two runs differ by chance by up to {chance:.1f}). A scale that was predicted at "
+            f"the start of an epoch is {fresh - old:.1f} points behind a fresh one: probably, with "
+            f"{records['scale_predicted_epoch'].config['epochs']} epochs, gradients change within "
+            "one by more than a grid of seven powers of two bears. **What to do**: a fresh scale "
+            "for each layer, the default; it costs a maximum over the gradient."
         )
     return "\n\n".join(text)

@@ -6,46 +6,81 @@ from .records import Records, cell, table
 
 ROWS = {
     "plain_seed1": "plain",
-    "everything": "sparse backward (weight 0.9), exact activations",
+    "kept_4": "kept in 4 bits, exact activations",
+    "everything": "the same, and a sparse backward pass (weight 0.9)",
     "int4_plain": "weights and activations rounded to INT4",
     "int4_fp4": "the same, and FP4 gradients (1-3-0)",
 }
 
+# A short run of each, by turns, with nothing else on the machine.
+ALONE = {
+    "plain": ["alone_plain_1", "alone_plain_2"],
+    "kept in 4 bits, exact activations": ["alone_kept_4_1", "alone_kept_4_2"],
+    "the same, and a sparse backward pass": ["alone_everything_1", "alone_everything_2"],
+}
+MIB = 1 << 20
 
-def _kept_bits(records: Records, name: str) -> float:
-    """Bits that an activation function keeps of a value, as docs/runs.md says."""
-    kept = records[name].config["activations"]
-    return {"torch": 32.0, "exact": 1.0}.get(kept) or float(kept)
+
+def _accuracies(records: Records) -> str:
+    rows = []
+    for name, title in ROWS.items():
+        known = name in records
+        bits = f"{records[name].bits_per_value():.1f}" if known else ""
+        rows.append([title, cell(records, name), bits])
+    return table(["", "test accuracy", "bits of a neural gradient"], rows)
+
+
+def _kept(records: Records, name: str) -> str:
+    """What autograd held at the end of a forward pass, and would have held."""
+    epoch = records[name].epochs[-1]
+    if "kept_bytes" not in epoch:
+        return "all"
+    kept, plain = epoch["kept_bytes"] / MIB, epoch["saved_bytes"] / MIB
+    return f"{kept:.1f} of {plain:.1f} MiB"
+
+
+def _costs(records: Records) -> str:
+    found = {t: [n for n in names if n in records] for t, names in ALONE.items()}
+    if not all(found.values()):
+        return "Time and memory are not measured yet."
+
+    def step(names: list[str]) -> float:
+        return min(records[n].end["median_step_seconds"] for n in names)
+
+    rows = []
+    for title, names in found.items():
+        peak = min(records[n].end["peak_memory_bytes"] for n in names) / MIB
+        ratio = step(names) / step(found["plain"])
+        seconds = f"{1000 * step(names):.0f} ms ({ratio:.2f})"
+        rows.append([title, seconds, _kept(records, names[0]), f"{peak:.0f} MiB"])
+    heads = ["", "a step", "autograd keeps", "peak memory of the process"]
+    run = records["alone_plain_1"]
+    return (
+        f"What it costs: short runs by turns with nothing else on the machine, one thread, batches "
+        f"of {run.config['batch']}, the better of two medians. The peak has the images and the "
+        "program in it.\n\n" + table(heads, rows)
+    )
 
 
 def section(records: Records) -> str:
-    rows = []
-    for name, title in ROWS.items():
-        if name not in records:
-            rows.append([title, "not trained yet", "", ""])
-            continue
-        run = records[name]
-        rows.append(
-            [
-                title,
-                cell(records, name),
-                f"{run.bits_per_value():.1f}",
-                f"{_kept_bits(records, name):g}",
-            ]
-        )
-    heads = ["", "test accuracy", "bits of a neural gradient", "bits an activation keeps"]
     text = [
         "### Together",
-        "One seed, the ResNet-20. A sparse backward pass stores no gradient, so its bits stay "
-        "32. Times and "
-        "memory of the same settings are measured alone: docs/benchmarks.md.",
-        table(heads, rows),
+        "One seed, the ResNet-20. A sparse backward pass stores no gradient, so its bits stay 32.",
+        _accuracies(records),
+        _costs(records),
     ]
     if records.has("int4_plain", "int4_fp4"):
         gap = records.accuracy("int4_plain") - records.accuracy("int4_fp4")
         text.append(
-            f"FP4 gradients cost {gap:.1f} points beside INT4 weights and activations (the "
-            f"paper, the "
-            "other way round: INT4 beside FP4 gradients costs 0.3)."
+            f"FP4 gradients cost {gap:.1f} points beside INT4 weights and activations (the paper, "
+            "the other way round: INT4 beside FP4 gradients costs 0.3)."
+        )
+    if records.has("everything", "kept_4", "plain_seed1"):
+        plain = records.accuracy("plain_seed1")
+        text.append(
+            "**What to do**: what backward keeps costs "
+            f"{plain - records.accuracy('kept_4'):.1f} points in 4 bits, and everything together "
+            f"{plain - records.accuracy('everything'):.1f}: switch on what is scarce (memory: "
+            "`kept=`, `activations=`; backward time: `Prune(weight=0.9)`), not all there is."
         )
     return "\n\n".join(text)

@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
+import slimgrad as sg
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # bench is not in the package
 
-from bench import kept_convergence, kept_memory, kept_models, kept_page, suite_kept  # noqa: E402
+from bench import (  # noqa: E402
+    kept_budget,
+    kept_convergence,
+    kept_memory,
+    kept_models,
+    kept_page,
+    suite_kept,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,6 +67,8 @@ def test_what_promises_exactness_steps_as_torch_does(way):
 def test_options_are_the_words_of_the_way():
     assert training("kept=4, activations=3").options() == {"kept": 4, "activations": 3}
     assert training("kept=exact").options() == {"kept": "exact"}
+    kept = {"kept": sg.Keep(budget=0.15), "activations": 3}
+    assert training("budget=0.15, activations=3").options() == kept
 
 
 @pytest.mark.parametrize("guess", [1, 5, 37, 38, 39, 200])
@@ -71,6 +82,9 @@ def test_the_largest_is_found_from_any_guess(most, guess):
 
     assert kept_memory.largest(fits, guess) == most
     assert len(asked) == len(set(asked)) and min(asked) >= 1  # nothing is tried twice
+    exactly = len(asked)
+    near = kept_memory.largest(fits, guess, part=0.1)
+    assert near <= most < near + max(1, 0.1 * near) + 1 and len(asked) <= 2 * exactly
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets limits of Linux")
@@ -78,11 +92,18 @@ def test_a_process_of_its_own_measures_memory():
     found = kept_memory.in_process("feed-forward", "kept=4", quick=True)
     assert found["kept"] == pytest.approx(training("kept=4").kept_bytes() / MIB)
     assert found["peak"] > found["idle"] > 50  # torch itself is there
-    batches = [
-        kept_memory.in_process("feed-forward", way, quick=True, within=48.0)["batch"]
-        for way in ("torch", "kept=4, activations=3")
+    limit = ("--within", "48")
+    ways = ("torch", "kept=4, activations=3")
+    guesses = [
+        int(kept_memory.in_process("feed-forward", way, True, *limit)["guess"]) for way in ways
     ]
-    assert 1 <= batches[0] < batches[1]
+    assert 1 <= guesses[0] < guesses[1]
+    between = str(8 * guesses[0] // 5)
+    fit = [
+        kept_memory.in_process("feed-forward", way, True, *limit, "--batch", between)["fits"]
+        for way in ways
+    ]
+    assert fit == [False, True]
 
 
 def test_memory_is_not_measured_with_another_threshold():
@@ -109,6 +130,46 @@ def test_parts_are_measured_one_by_one_into_one_file(tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit):
         suite_kept.main()
     assert "--part: expected one of tensor, feed-forward:time" in capsys.readouterr().err
+
+
+def test_only_what_is_missing_is_measured(tmp_path, monkeypatch):
+    out = tmp_path / "kept.json"
+    monkeypatch.setattr(suite_kept, "commit", lambda: "first")
+    measured = []
+
+    def in_process(name, way, quick):
+        measured.append(way)
+        return {"kept": 10.0, "held": 9.0, "idle": 50.0, "peak": 80.0}
+
+    def largest_batch(name, way, quick, within):
+        measured.append(way)
+        return 7
+
+    monkeypatch.setattr(suite_kept, "in_process", in_process)
+    monkeypatch.setattr(suite_kept, "largest_batch", largest_batch)
+    parts = ["--part", "gpt:memory", "--part", "gpt:batch", "--out", str(out), "--missing"]
+    monkeypatch.setattr(sys, "argv", ["suite_kept", "--quick", *parts])
+    suite_kept.main()
+    assert measured == [*kept_models.WAYS, "torch", *suite_kept.BATCH_WAYS]
+    record = json.loads(out.read_text())
+    record["rows"] = [row for row in record["rows"] if row["name"] != "kept=4"]
+    out.write_text(json.dumps(record))
+    measured.clear()
+    monkeypatch.setattr(suite_kept, "commit", lambda: "second")
+    suite_kept.main()
+    assert measured == ["kept=4", "kept=4"]
+    out.unlink()
+    monkeypatch.setattr(sys, "argv", ["suite_kept", "--quick", *parts, "--limit", "3"])
+    suite_kept.main()
+    suite_kept.main()
+    assert len(json.loads(out.read_text())["rows"]) == 6 + 6
+    out.write_text(json.dumps(record))
+    monkeypatch.setattr(sys, "argv", ["suite_kept", "--quick", *parts])
+    suite_kept.main()
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["name"] for row in rows] == [*kept_models.WAYS, *suite_kept.BATCH_WAYS]
+    assert all((row["commit"] == "second") == (row["name"] == "kept=4") for row in rows)
+    assert all(row["ratio"] == 1.0 for row in rows)
 
 
 def test_convergence_pairs_runs_and_resumes(tmp_path, monkeypatch, capsys):
@@ -144,6 +205,22 @@ def rows_of(part: str, **columns) -> list[dict]:
     row = {"case": "a network", "part": part, "commit": "abc", "milliseconds": 1.0, "ratio": 0.0}
     (field, values) = columns.popitem()
     return [{**row, "name": name, field: value} for name, value in values.items()]
+
+
+def test_budgets_are_compared_in_the_same_bytes():
+    torch.manual_seed(0)
+    task = kept_convergence.text_task(kept_convergence.generated_text(20_000), None, 0)
+    rows = kept_budget.rows_of("gpt", task, steps=2, draws=2)
+    by_way = {row["way"]: row for row in rows}
+    for bits in kept_budget.UNIFORM:
+        uniform, same = by_way[f"kept={bits}"], by_way[f"budget of {bits} bits"]
+        assert same["share"] <= uniform["share"] and uniform["bits"] == {}
+        assert same["error"] < 1.5 * uniform["error"]
+    assert all(by_way[f"budget={b}"]["share"] <= b for b in kept_budget.BUDGETS)
+    record = {"command": "python -m x", "commit": "abc", "rows": rows}
+    text = kept_page.page(None, None, record)
+    assert "`python -m x` (commit abc): the error of all gradients of a batch relative" in text
+    assert "- In the bytes of `kept=4`: " in text
 
 
 def test_the_page_says_what_was_missed_and_who_is_better():
