@@ -109,11 +109,11 @@ class Chromium:
             raise RuntimeError(answer["exceptionDetails"])
         return answer["result"].get("value")
 
-    def open(self, path):
-        """Until the page has drawn all figures."""
+    def open(self, path, ready="document.documentElement?.dataset.drawn === 'yes'"):
+        """Until the page has drawn all figures, or what else ``ready`` asks."""
         self.send("Page.navigate", url=path.absolute().as_uri())
         deadline = time.monotonic() + PATIENCE
-        while self.run("document.documentElement?.dataset.drawn") != "yes":
+        while not self.run(ready):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{path} is not drawn; {self.messages}")
             time.sleep(0.1)

@@ -9,6 +9,20 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+# What is set at the top of each, as it is and for a test; and what it prints.
+SMALL_NOTEBOOKS = {
+    "analyse_gradients": ("STEPS = 60", "STEPS = 20", r"cosine at 0\.85\n(\S+ +\d+ .*\n){4}"),
+    "less_memory": (
+        "STEPS, BATCH, LENGTH = 150, 16, 64",
+        "STEPS, BATCH, LENGTH = 8, 4, 64",
+        r"\d\.\d times fewer bytes between forward and backward",
+    ),
+    "faster_step": (
+        "ROUNDS, BATCH, WIDTH = 10, 32, 64",
+        "ROUNDS, BATCH, WIDTH = 1, 4, 64",
+        r"a step, tuned: [\d.]+ ms",
+    ),
+}
 
 
 def run(*command, **options):
@@ -25,6 +39,11 @@ def test_no_example_is_forgotten():
         "flower_federated.py",  # run by tests/clients/flower
         "huggingface.py",
         "cpp",
+        "notebooks",
+    }
+    assert {path.stem for path in (EXAMPLES / "notebooks").glob("*.py")} == {
+        *SMALL_NOTEBOOKS,
+        "federated",  # run by tests/clients/flower
     }
 
 
@@ -70,6 +89,18 @@ def test_huggingface(model, options, tmp_path):
     assert sum(abs(share - 0.85) < 0.01 for share in zeros) >= 3, out
     formats = {row[6] for row in rows}
     assert all(map(re.compile(r"1-\d-\d").fullmatch, formats)) if options else formats == {"-"}, out
+
+
+@pytest.mark.parametrize("name", SMALL_NOTEBOOKS)
+def test_notebooks(name, tmp_path):
+    """As scripts, which they are; `make docs` makes notebooks of them."""
+    text = (EXAMPLES / "notebooks" / f"{name}.py").read_text()
+    as_it_is, small, printed = SMALL_NOTEBOOKS[name]
+    assert as_it_is in text
+    script = tmp_path / f"{name}.py"
+    script.write_text(text.replace(as_it_is, small))
+    out = run(sys.executable, script, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert re.search(printed, out), out
 
 
 def test_cpp(tmp_path):

@@ -339,19 +339,35 @@ def test_nan_and_inf_arrive():
     assert torch.equal(arrays["w"][2:], INITIAL["w"][2:])
 
 
-def test_the_example_in_flowers_simulation(tmp_path):
-    command = [sys.executable, ROOT / "examples" / "flower_federated.py", "--clients", "2"]
-    options = ["--rounds", "2", "--images", "50", "--codec", "uniform4", "--error-feedback"]
+def simulated(folder, *command):
+    """The lines about rounds and updates of a program that runs in Flower's simulation."""
     # By default Ray's workers give way to everybody: on a busy machine they would hardly run.
     done = subprocess.run(
-        [*map(str, command), *options],
-        cwd=tmp_path,
+        [sys.executable, *map(str, command)],
+        cwd=folder,
         env={**os.environ, "RAY_worker_niceness": "0"},
         capture_output=True,
         text=True,
         timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("round", "updates"))]
+    return [line for line in done.stdout.splitlines() if line.startswith(("round", "updates"))]
+
+
+def test_the_example_in_flowers_simulation(tmp_path):
+    example = ROOT / "examples" / "flower_federated.py"
+    options = ["--rounds", 2, "--images", 50, "--codec", "uniform4", "--error-feedback"]
+    lines = simulated(tmp_path, example, "--clients", 2, *options)
     assert [line.split(":")[0] for line in lines] == ["round 0", "round 1", "round 2", "updates"]
     assert float(lines[-1].split()[-3]) > 6
+
+
+def test_the_notebook_in_flowers_simulation(tmp_path):
+    text = (ROOT / "examples" / "notebooks" / "federated.py").read_text()
+    as_it_is = "CLIENTS, ROUNDS, SAMPLES = 4, 5, 400"
+    assert as_it_is in text
+    script = tmp_path / "federated.py"
+    script.write_text(text.replace(as_it_is, "CLIENTS, ROUNDS, SAMPLES = 2, 2, 100"))
+    lines = simulated(tmp_path, script)
+    assert [line.split(":")[0] for line in lines] == ["round 0", "round 1", "round 2", "updates"]
+    assert float(lines[-1].split()[-3]) > 4
