@@ -1,5 +1,5 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
-.PHONY: help demo test test-cpp test-python test-clients build wheel test-wheel check-torch-builds \
+.PHONY: help demo test test-cpp test-python test-clients build wheel test-wheel check-sdist check-torch-builds \
         check-clang check-arm64 bench bench-distributed results lint format asan asan-torch tsan-torch fuzz setup setup-build clean
 .DEFAULT_GOAL := build
 
@@ -43,8 +43,9 @@ test: lint asan test-cpp test-python test-wheel ## Run all tests
 test-cpp: build
 	ctest --preset release
 
+# A file a core; threads that wait do not spin, or two programs with two threads would stand in each other's way.
 test-python: build
-	$(PYTHON) -m pytest -q
+	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile
 
 test-clients: build ## Tests with the packages that users bring (requirements-clients.txt, -flower.txt)
 	@scripts/setup clients
@@ -81,6 +82,9 @@ wheel: build ## A wheel in dist/ that needs nothing but torch, glibc and libstdc
 test-wheel: wheel
 	scripts/check-wheel
 
+check-sdist: setup ## Build from the source distribution in a clean environment, and try it
+	scripts/check-sdist
+
 check-torch-builds: setup ## Repeat the tests with other builds and releases of torch (an hour, 15 GB)
 	scripts/check-torch-builds
 
@@ -107,14 +111,22 @@ results: build ## Train the runs of results/runs.txt that are missing, on DATA=f
 	scripts/run-list results/runs.txt "$(DATA)"
 	$(PYTHON) -m bench.fewbit_convergence --steps 500 --seeds 4 --out results/fewbit_convergence.json
 	$(PYTHON) -m bench.papers
+	$(PYTHON) -m bench.pictures
+
+.PHONY: docs
+docs: ## Build the site into build/site; it needs no network, and a warning is an error
+	@mkdir -p build
+	@scripts/setup docs
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@echo "docs: build/site/index.html; with search: python3 -m http.server -d build/site"
 
 lint: setup ## Check the layout of C++ and Python
 	@scripts/lint
 
 format: setup ## Repair what lint complains about
 	clang-format -i $$(scripts/sources)
-	.venv/bin/ruff format python tests bench examples
-	.venv/bin/ruff check --fix python tests bench examples
+	.venv/bin/ruff format python tests bench examples scripts
+	.venv/bin/ruff check --fix python tests bench examples scripts
 
 clean: ## Remove build/
 	rm -rf build

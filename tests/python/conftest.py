@@ -1,7 +1,13 @@
 """Fixtures for all tests."""
 
+import os
+
 import pytest
 import torch
+
+# `make test-python` runs a file a core. What is about several threads asks for them itself.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """A few lines of every capability, in an environment where slimgrad came from a wheel.
 
-every_capability.py SCRIPTS [--hidden]: SCRIPTS holds the programs; with --hidden it must be so that
-nothing of what built the wheel can be seen.
+every_capability.py SCRIPTS [--hidden | --source]: SCRIPTS holds the programs; with --hidden it must
+be so that nothing of what built the wheel can be seen, with --source it was built where it is.
 """
 
 import ctypes.util
@@ -24,7 +24,9 @@ if hidden:
         pass
     else:
         raise SystemExit("libhwy.so.1 can still be loaded: nothing is hidden")
-assert any(r.startswith("torch==") for r in requires("slimgrad")), requires("slimgrad")
+# A wheel is for one release of torch; what is built from source for the one that was there.
+pinned = any(r.startswith("torch==") for r in requires("slimgrad"))
+assert pinned == ("--source" not in sys.argv), requires("slimgrad")
 
 torch.manual_seed(0)
 gradient = torch.randn(64, 1024) ** 3
@@ -75,4 +77,5 @@ for command in (
 assert (numpy.load("back.npy") == gradient.numpy()).all()
 for name in ("gradient.npy", "gradient.sg", "back.npy", "run.jsonl", "report.html"):
     Path(name).unlink()
-print(f"wheel: every capability runs{' where nothing of the build can be seen' if hidden else ''}")
+where = " where nothing of the build can be seen" if hidden else ""
+print(f"{'wheel' if pinned else 'sdist'}: every capability runs{where}")

@@ -42,7 +42,6 @@ def test_finds_convolutions_and_linear_layers():
         ({"exclude": lambda name, module: name.endswith("2")}, ["conv1", "head.1"]),
         ({"include": ["conv1", "conv2"], "exclude": "conv2"}, ["conv1"]),
     ],
-    ids=str,
 )
 def test_include_and_exclude(options, converted):
     _, controller = make(**options)

@@ -44,7 +44,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize("how", REFUSALS, ids=str)
+@pytest.mark.parametrize("how", REFUSALS)
 def test_a_refusal_changes_nothing(how):
     model = WithActivations()
     with pytest.raises((ValueError, RuntimeError)):

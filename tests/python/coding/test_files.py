@@ -187,3 +187,20 @@ def test_misuse(tmp_path):
     with pytest.raises(ValueError, match="complex128"):
         sg.save({"a": torch.zeros(2, dtype=torch.complex128)}, tmp_path / "x.sg")
     assert not (tmp_path / "x.sg").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz")
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(3, device="meta"), "to have values, got a tensor on device meta"),
+        (torch.eye(3).to_sparse(), "to be a dense tensor, got layout torch.sparse_coo"),
+        (torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), "got a quantized one"),
+    ],
+    ids=["meta", "sparse", "quantized"],
+)
+def test_tensors_without_plain_values_are_refused_by_name(x, message, tmp_path):
+    for tensors, name in ((x, "tensors"), ({"w": torch.ones(2), "v": x}, "'v'")):
+        with pytest.raises(ValueError, match=rf"^\[save\] expected {name} .*{message}"):
+            sg.save(tensors, tmp_path / "x.sg")
+    assert list(tmp_path.iterdir()) == []
