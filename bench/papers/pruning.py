@@ -1,5 +1,4 @@
-"""Pruned gradients: accuracy against sparsity, required against achieved, two products (Figure "
-"5)."""
+"""Pruned gradients: accuracy by sparsity, achieved against required, two products (Figure 5)."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _check_kept(model: nn.Module, selection: Selection) -> None:
 
 def compress(
     model: nn.Module,
-    gradients: str | Prune | Quantize | Iterable = (),
+    gradients: str | Prune | Quantize | Iterable | None = (),
     activations: int | str | None = None,
     *,
     kept: int | str | Keep | None = None,
@@ -177,7 +177,7 @@ def compress(
     are also the projections of nn.MultiheadAttention, named ``attn.q``, ``attn.k``, ``attn.v`` and
     ``attn.out_proj``, and the Conv1D of transformers.
 
-    gradients: "fp4" to "fp8", a Prune, a Quantize, or a list with one of each.
+    gradients: "fp4" to "fp8", a Prune, a Quantize, or a list with one of each; None for none.
     activations: 1 to 4 bits an element, or "exact"; see slimgrad.nn.convert_activations. Sigmoid
         and Tanh stay as they are unless ``include`` names them.
     kept: 8, 4, 2, "exact" or a Keep: what autograd saves in the model's forward, and in the

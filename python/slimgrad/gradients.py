@@ -241,8 +241,10 @@ class Quantize:
 
 
 def parse_gradients(what) -> tuple[Prune | None, Quantize | None]:
-    """ "fp6", a Prune, a Quantize, or several of them, as (Prune, Quantize)."""
+    """ "fp6", a Prune, a Quantize, several of them, or None, as (Prune, Quantize)."""
     prune = quantize = None
+    if what is None:
+        return prune, quantize
     items = what if isinstance(what, Iterable) and not isinstance(what, str) else [what]
     for item in items:
         if isinstance(item, str):

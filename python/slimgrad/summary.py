@@ -89,8 +89,8 @@ def _columns(rows: list[Row], prunes: bool) -> dict[str, Cell]:
         columns["zeros"] = lambda row: f"{row['sparsity']:.3f}"
     columns["cosine"] = lambda row: f"{row['cosine']:.4f}"
     if is_sparse:
-        columns["way"] = lambda row: row["way"] if row["calls"] else "-"
-        columns["sparse pays"] = lambda row: _pays(row) if row["calls"] else "-"
+        columns["way"] = lambda row: row["way"]
+        columns["sparse pays"] = _pays
     columns["rel.err"] = lambda row: f"{row['relative_error']:.4f}"
     if not is_sparse:
         columns["format"] = lambda row: row["format"] or "-"
@@ -120,7 +120,8 @@ def _table(report: Mapping[str, Row], width: int, prunes: bool) -> list[str]:
     room, shown = width, {}
     left_out: list[str] = []
     for head, cell in _columns(rows, prunes).items():
-        texts = [head, *(cell(row) for row in rows)]
+        # Of a layer without a backward pass there is nothing to say but that.
+        texts = [head, *(cell(row) if row["calls"] or head == "calls" else "-" for row in rows)]
         size = 1 + max(len(text) for text in texts)
         # Names are whole, or have their share; a column that does not fit ends the table.
         if left_out or room - size < min(longest, SHARE_OF_NAMES * width):

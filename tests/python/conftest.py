@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import os
+import sys
 
 import pytest
 import torch
@@ -17,3 +18,11 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_graphs_of_other_files():
+    """Dynamo remembers the sizes that a function of torch was called with, and makes symbols of
+    those that change: which files ran before in the same process must not matter."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()

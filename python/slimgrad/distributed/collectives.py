@@ -9,7 +9,8 @@ import torch.distributed as dist
 
 from .._arguments import tensor_with_values
 from .codec import Codec, as_codec
-from .engine import Engine, Exchange, engine_of
+from .engine import Engine, Exchange
+from .engines import engine_of
 from .pieces import frames_between, shard_bounds
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)

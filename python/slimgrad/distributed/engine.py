@@ -119,11 +119,14 @@ class Engine:
         self._queues: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in stages]
         self._sums: queue.Queue = queue.Queue(_AHEAD * max(1, self.world - 1))
         self._shards: queue.Queue = queue.Queue(_AHEAD * max(1, self.world - 1))
+        self._threads = []
         for run, exchanges in zip(stages, self._queues, strict=True):
             name = f"slimgrad{run.__name__}"
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._work, args=(run, exchanges), name=name, daemon=True
-            ).start()
+            )
+            self._threads.append(thread)
+            thread.start()
 
     def submit(self, exchange: Exchange) -> Exchange:
         with self._lock:
@@ -136,9 +139,14 @@ class Engine:
                 exchanges.put(exchange)
         return exchange
 
-    def close(self) -> None:
+    def close(self, seconds: float = 0.0) -> None:
+        """Its threads end when they have done what was asked for. Waits for that, but no longer
+        than so many seconds: one may wait for a rank that is gone."""
         for exchanges in self._queues:
             exchanges.put(None)
+        until = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     # ---- stages ------------------------------------------------------------------------------
 
@@ -421,23 +429,3 @@ def _check_backend(group: dist.ProcessGroup) -> None:
             f"[distributed] expected a group with Gloo for tensors on the CPU, got {name}: "
             "init_process_group('cpu:gloo,cuda:nccl'), or new_group(backend='gloo') beside it"
         )
-
-
-_engines: dict[str, Engine] = {}
-_engines_lock = threading.Lock()
-
-
-def engine_of(group: dist.ProcessGroup | None) -> Engine:
-    """The engine of a group, made when it is first asked for."""
-    group = group if group is not None else dist.group.WORLD
-    if group is None:
-        raise ValueError("[distributed] expected init_process_group to have been called")
-    if not isinstance(group, dist.ProcessGroup):
-        raise ValueError("[distributed] expected a group that this rank belongs to, got another")
-    with _engines_lock:
-        engine = _engines.get(group.group_name)
-        if engine is None or engine.group is not group:
-            if engine is not None:
-                engine.close()
-            engine = _engines[group.group_name] = Engine(group)
-        return engine

@@ -10,7 +10,7 @@ from torch import nn
 
 from .agreement import check_agreement, fingerprint
 from .auto import Choice, choose
-from .codec import Codec, as_codec
+from .codec import CODECS, Codec, as_codec
 
 # Torch's own exchange, in the type of the gradients.
 PLAIN = "float32"
@@ -21,8 +21,14 @@ CodecChoice = Codec | str | Callable[[nn.Module, dist.ProcessGroup], "Codec | st
 Schedule = Mapping[int, Codec | str]
 
 
-def _codec_or_plain(codec: Codec | str) -> Codec | None:
-    return None if codec == PLAIN else as_codec(codec)
+def _codec_or_plain(codec: Codec | str, argument: str, *also: str) -> Codec | None:
+    """also: names that the argument has beside those of CODECS, for whoever mistyped one."""
+    if codec == PLAIN:
+        return None
+    if isinstance(codec, str) and codec not in CODECS:
+        names = ", ".join((*also, PLAIN, *CODECS))
+        raise ValueError(f"[register] expected {argument} to be one of {names}; got {codec!r}")
+    return as_codec(codec)
 
 
 class Plan:
@@ -50,13 +56,14 @@ class Plan:
             codec = codec(model, group)
         self.group = group
         self.warmup = warmup
-        codecs = {0: codec, **(schedule or {})}
-        for first in codecs:
+        codecs = {0: _codec_or_plain(codec, "codec", AUTO)}
+        for first, later in (schedule or {}).items():
             if isinstance(first, bool) or not isinstance(first, int) or first < 0:
                 raise ValueError(
                     f"[register] expected schedule to map steps to codecs, got step {first!r}"
                 )
-        self.codecs = {first: _codec_or_plain(codecs[first]) for first in sorted(codecs)}
+            codecs[first] = _codec_or_plain(later, "codecs of a schedule")
+        self.codecs = dict(sorted(codecs.items()))
         if error_feedback is not None:
             self.codecs = {
                 first: codec and codec.replace(error_feedback=error_feedback, rounding=None)
@@ -68,6 +75,18 @@ class Plan:
         self.keys = {name: key for key, name in enumerate(self.names.values())}
         self.residuals: dict[str, torch.Tensor] = {}
         check_agreement(self._description(model), group)
+
+    def __str__(self) -> str:
+        """What travels from which step on, and what did so far."""
+        changes = {first: self.codec(first) for first in (0, self.warmup, *self.codecs)}
+        parts = []
+        for first, codec in sorted(changes.items()):
+            name = f"{PLAIN} (torch's own exchange)" if codec is None else codec.name
+            feedback = " with error feedback" if codec and codec.error_feedback else ""
+            parts.append(f"{f'from step {first} on ' if first else ''}{name}{feedback}")
+        done = f"{self.step} steps done, {self.sent_bytes:,} bytes sent by this rank"
+        ranks = dist.get_world_size(self.group)
+        return f"gradients between {ranks} ranks: {', '.join(parts)}; {done}"
 
     def _description(self, model: nn.Module) -> dict:
         from .. import __version__

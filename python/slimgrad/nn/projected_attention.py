@@ -166,6 +166,12 @@ def once_each(change, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor
     return q, k, k if value is key else change(value)
 
 
+def _has_shape(x: Tensor, shape: tuple[int, ...]) -> bool:
+    """Number by number. In a graph some may be symbols, and ``x.shape in shapes`` would take a 3 for
+    another number than a symbol that stands for 3."""
+    return x.dim() == len(shape) and all(a == b for a, b in zip(x.shape, shape, strict=True))
+
+
 def _check_inputs(key: Tensor, value: Tensor, batch: int, *, packed: bool) -> None:
     dims = 3 if packed else 2
     if key.shape[:dims] != value.shape[:dims] or key.shape[1] != batch:
@@ -207,7 +213,7 @@ class _Masks(NamedTuple):
             ("key_padding_mask", self.padding, [(batch, keys)]),
             ("attn_mask", self.attention, [(length, keys), (batch * heads, length, keys)]),
         ):
-            if mask is not None and mask.shape not in shapes:
+            if mask is not None and not any(_has_shape(mask, shape) for shape in shapes):
                 raise ValueError(
                     f"[MultiheadAttention] expected {name} of shape "
                     f"{' or '.join(map(str, shapes))}, got {tuple(mask.shape)}"

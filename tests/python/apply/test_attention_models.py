@@ -133,6 +133,44 @@ def test_compiled_without_a_break(name, prune):
     assert {row["calls"] for row in controller.report().values()} <= {0, 2}
 
 
+@pytest.mark.parametrize("of_x", [[], [0], [1], [0, 1]])
+@pytest.mark.parametrize("of_padding", [[], [0], [1], [0, 1]])
+def test_compiled_with_sizes_that_vary(of_x, of_padding):
+    """Sizes that dynamo has seen change are symbols from then on, in one input or in both."""
+    torch._dynamo.reset()
+    _, model, _ = pair(encoder, sg.Prune(0.5))
+    other = copy.deepcopy(model)
+    model.eval()
+    other.eval()
+    (x,), named = sample = encoder_inputs()
+    for dim in of_x:
+        torch._dynamo.maybe_mark_dynamic(x, dim)
+    for dim in of_padding:
+        torch._dynamo.maybe_mark_dynamic(named["src_key_padding_mask"], dim)
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    for a, b in zip(step(model, sample), step(compiled, sample), strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(("which", "dim"), [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)])
+def test_compiled_with_sizes_of_one_input_that_vary(which, dim, packed):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    sizes = {} if packed else {"kdim": WIDTH, "vdim": WIDTH + 8}
+    model = nn.ModuleDict({"attn": nn.MultiheadAttention(WIDTH, 4, **sizes)})
+    inputs = [torch.randn(n, 3, WIDTH) for n in (5, 7, 7)]
+    if not packed:
+        inputs[2] = torch.randn(7, 3, WIDTH + 8)
+    sg.compress(model, sg.Prune(0.5), seed=1, min_elements=1)
+    torch._dynamo.maybe_mark_dynamic(inputs[which], dim)
+    compiled = torch.compile(model["attn"], fullgraph=True, backend="aot_eager")
+    y, weights = compiled(*inputs)
+    want = model["attn"](*inputs)
+    assert torch.allclose(y, want[0], atol=1e-5) and torch.allclose(weights, want[1], atol=1e-5)
+    y.square().sum().backward()
+
+
 def test_compiled_by_inductor():
     torch.manual_seed(0)
     model = nn.ModuleDict({"attn": nn.MultiheadAttention(WIDTH, 4)})

@@ -180,7 +180,10 @@ def test_the_model_itself_has_a_name():
 
 def test_before_the_first_backward_pass():
     _, controller, _ = two_layers("fp6")
-    assert controller.summary().splitlines()[-1] == "no backward pass yet"
+    head, *rows, last = controller.summary().splitlines()
+    assert last == "no backward pass yet"
+    for row, name in zip(rows, controller.converted, strict=True):
+        assert row.split() == [name, "0", *"-" * (len(head.split()) - 2)]
 
 
 def test_width(monkeypatch):

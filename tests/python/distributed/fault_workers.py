@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import slimgrad as sg
 from slimgrad.distributed import Codec, ExchangeError, all_reduce, messages, register
-from slimgrad.distributed.engine import engine_of
+from slimgrad.distributed.engines import engine_of
 
 
 def what_is_raised(run, group=None):

@@ -79,6 +79,17 @@ def test_warmup_and_schedule(trained):
     assert max(sizes[6:]) < 0.8 * min(sizes[3:6])
 
 
+def test_a_plan_in_words(trained):
+    fresh, after, sent, of_codec, of_schedule = trained[0]["in words"]
+    steps = "float32 (torch's own exchange), from step 3 on uniform8, from step 6 on uniform4"
+    where = f"gradients between {len(trained)} ranks"
+    assert fresh == f"{where}: {steps}; 0 steps done, 0 bytes sent by this rank"
+    assert after.endswith(f"; 9 steps done, {sent:,} bytes sent by this rank")
+    assert "expected codec to be one of auto, float32, lossless, fp8," in of_codec
+    assert of_codec.endswith("; got 'uniform9'")
+    assert "expected codecs of a schedule to be one of float32, lossless," in of_schedule
+
+
 def test_an_overflow_on_one_rank_skips_the_step_on_all(trained):
     for of_rank in trained:
         skipped, scale = of_rank["scaler"]

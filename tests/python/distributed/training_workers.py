@@ -74,6 +74,15 @@ CODECS = {
 }
 
 
+def refusals(wrapped):
+    """What is said of names that there are not."""
+    for options in ({"codec": "uniform9"}, {"codec": "fp8", "schedule": {5: "auto"}}):
+        try:
+            register(wrapped, **options)
+        except ValueError as error:
+            yield str(error)
+
+
 def ddp(rank, world, port, results):
     torch.set_num_threads(1)
     join_group(rank, world, port)
@@ -97,12 +106,14 @@ def ddp(rank, world, port, results):
     # Three steps as torch sends them, then 8 bits, then 4.
     wrapped = DistributedDataParallel(model(), bucket_cap_mb=0.05)
     plan = register(wrapped, "uniform8", warmup=3, schedule={6: "uniform4"})
+    found["in words"] = [str(plan)]
     sizes = []
     for step in range(9):
         before = plan.sent_bytes
         train(wrapped, rank, 1, first=step)
         sizes.append(plan.sent_bytes - before)
     found["schedule"] = sizes
+    found["in words"] += [str(plan), plan.sent_bytes, *refusals(wrapped)]
     found["scaler"] = scaler(rank)
     for dtype in (torch.bfloat16, torch.float16):
         wrapped = DistributedDataParallel(model().to(dtype), bucket_cap_mb=0.05)

@@ -48,6 +48,13 @@ def test_remove_leaves_nothing(kept):
     assert same(gradients(model, cnn_step), plain)
 
 
+def test_no_gradients_may_be_said():
+    """compress(model, args.gradients, kept=8), where the user gave none."""
+    model = cnn()
+    controller = sg.compress(model, None, kept=8, seed=3)
+    assert controller.converted == [] and controller.kept is not None
+
+
 def test_a_failure_leaves_the_model_as_it_was(monkeypatch):
     import slimgrad.kept.modules as modules
 
@@ -74,6 +81,7 @@ def test_a_failure_leaves_the_model_as_it_was(monkeypatch):
     ("how", "text"),
     [
         ({}, "expected gradients=, activations= or kept=, got none of them"),
+        ({"gradients": None}, "expected gradients=, activations= or kept=, got none of them"),
         ({"kept": 5}, r"\[keep\] expected bits to be 8, 4, 2 or 'exact', got 5"),
         ({"kept": "lossy"}, "expected bits"),
         ({"kept": 8, "include": "nothing"}, "expected names of modules in include"),

@@ -1,0 +1,45 @@
+"""The engines of this process's groups, from their first exchange to the end of the process."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+
+import torch.distributed as dist
+
+from .engine import Engine
+
+# That the end of a process waits for the threads of its engines.
+_END_SECONDS = 2.0
+
+_engines: dict[str, Engine] = {}
+_engines_lock = threading.Lock()
+
+
+def engine_of(group: dist.ProcessGroup | None) -> Engine:
+    """The engine of a group, made when it is first asked for."""
+    group = group if group is not None else dist.group.WORLD
+    if group is None:
+        raise ValueError("[distributed] expected init_process_group to have been called")
+    if not isinstance(group, dist.ProcessGroup):
+        raise ValueError("[distributed] expected a group that this rank belongs to, got another")
+    with _engines_lock:
+        engine = _engines.get(group.group_name)
+        if engine is None or engine.group is not group:
+            if engine is not None:
+                engine.close()
+            engine = _engines[group.group_name] = Engine(group)
+        return engine
+
+
+@atexit.register
+def close_engines() -> None:
+    """Ends the threads and lets go of the groups while Python is still whole. What holds a group
+    keeps Gloo's threads alive; a thread that asks for Python's lock when the interpreter is being
+    taken down is ended in the middle of a destructor, and the process with it: "terminate called
+    without an active exception", after a training that went well."""
+    with _engines_lock:
+        engines = list(_engines.values())
+        _engines.clear()
+    for engine in engines:
+        engine.close(_END_SECONDS / len(engines))
