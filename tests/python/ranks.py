@@ -3,7 +3,6 @@
 import faulthandler
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -12,15 +11,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def join_group(rank: int, world: int, port: int) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # for run_ranks
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    store = dist.TCPStore("127.0.0.1", port)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
 
 
 def leave_group() -> None:
@@ -56,7 +50,9 @@ def run_ranks(worker, arguments: tuple, world: int = 2, idle: float = 120, most:
     next to no processor time (Gloo looks up now and then): less than 0.5 % of a core each for
     `idle` seconds is a hang, and so are more than `most` seconds of it, for ranks that spin.
     """
-    group = mp.spawn(worker, (world, free_port(), *arguments), nprocs=world, join=False)
+    # Here and not in rank 0, seconds later: by then a port that was free may be another test's.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    group = mp.spawn(worker, (world, store.port, *arguments), nprocs=world, join=False)
     since, used_then = time.monotonic(), 0.0
     while not group.join(timeout=1):
         used = sum(_seconds_used(process.pid) for process in group.processes)
