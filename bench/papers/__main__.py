@@ -48,6 +48,11 @@ def _head(records: Records) -> str:
         f"{'; '.join(machines)}. Commits: {', '.join(commits)}. Seconds of training in all, beside "
         f"other work: {sum(seconds):,.0f}.",
     ]
+    if len(machines) > 1:
+        lines[-1] += (
+            " On another processor torch's products round otherwise: runs of one seed on two "
+            "machines differ as two seeds do, but for their first weights and their images."
+        )
     return "\n\n".join(lines)
 
 
