@@ -33,9 +33,9 @@ def train(rank, world, port, results, kind):
     model = Gpt()
     if kind == "fsdp, converted after":
         _sharded(model)
-    kept = sg.Keep(budget=0.27, measure_every=3) if kind == "ddp, budget" else 8
+    kept = sg.Keep(budget=0.27, measure_every=3) if kind.endswith("budget") else 8
     controller = sg.compress(model, kept=kept, seed=5)
-    if kind == "fsdp":
+    if kind in ("fsdp", "fsdp, budget"):
         _sharded(model)
     wrapped = DistributedDataParallel(model) if kind.startswith("ddp") else model
     own = []

@@ -275,6 +275,23 @@ def test_beside_all_else(make, step, how):
     assert controller.remove() == []
 
 
+@pytest.mark.parametrize(("make", "step"), [(Gpt, gpt_step), (cnn, cnn_step)])
+def test_under_autocast(make, step):
+    """Tensors of 16 and of 32 bits share one budget, counted in bytes."""
+
+    def cast_step(model, number):
+        with torch.autocast("cpu", torch.bfloat16):
+            return step(model, number).float()
+
+    model, controller = fresh(make, kept=sg.Keep(budget=0.3))
+    gradients(model, cast_step)
+    found = gradients(model, cast_step)
+    assert share(controller) <= 0.3
+    assert len(set(all_bits(controller))) > 1
+    controller.remove()
+    assert error(found, gradients(model, cast_step)) < 0.1
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_with_checkpointing_and_accumulation(reentrant):
     class Checkpointed(Gpt):
