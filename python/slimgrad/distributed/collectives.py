@@ -9,8 +9,9 @@ import torch.distributed as dist
 
 from .._arguments import tensor_with_values
 from .codec import Codec, as_codec
-from .engine import Engine, Exchange
+from .engine import Engine
 from .engines import engine_of
+from .exchange import Exchange
 from .pieces import frames_between, shard_bounds
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -18,21 +18,18 @@ fails from then on with the same reason.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import queue
-import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
-from .._seeds import fresh_seed
 from ..coding import PayloadError
 from .buffers import Buffers
-from .codec import Codec
+from .exchange import FINISH, GATHER, SPREAD, Exchange
+from .last_words import say_to_all
 from .messages import (
     DONE,
     FRAME,
@@ -49,49 +46,11 @@ from .messages import (
 )
 from .pieces import Frame, decode_frame, encode_frame, frame_bound
 
-SPREAD, GATHER, FINISH = range(3)
 # How many frames of each peer are asked for before they are needed.
 _AHEAD = 16
 # Seconds that a rank which stops waits for its last words to be heard, and that one which lost
 # another waits to hear why; and for words that were another's.
 _LAST_WORDS, _FIRST_WORDS, _RELAY_WORDS = 5.0, 1.5, 1.0
-
-
-@dataclass(eq=False)
-class Exchange:
-    """What a rank sends, receives and sums. Frames are lists of pieces."""
-
-    op: str
-    codec: Codec
-    dtype: torch.dtype
-    step: int
-    # Coded for each peer, and sums of what peers coded of it.
-    outgoing: dict[int, list[Frame]] = field(default_factory=dict)
-    own: list[Frame] = field(default_factory=list)
-    # Whom a sum comes from, and how it becomes a mean.
-    summed_from: list[int] = field(default_factory=list)
-    divide_by: float = 1
-    # Coded once and sent to all of these; received from these.
-    readers: list[int] = field(default_factory=list)
-    incoming: dict[int, list[Frame]] = field(default_factory=dict)
-    number: int = 0
-    future: torch.futures.Future = field(default_factory=torch.futures.Future)
-    spread_done: threading.Event = field(default_factory=threading.Event)
-    reduce_done: threading.Event = field(default_factory=threading.Event)
-    sends: list = field(default_factory=list)
-    buffers: list = field(default_factory=list)
-    sent: list[int] = field(default_factory=list)
-
-    @property
-    def sent_bytes(self) -> int:
-        return sum(self.sent)
-
-    def seed(self, rank: int, stage: int) -> int:
-        """Of the draws of one rank in one stage. Sums of the numbers would not do: a rank's second
-        rounding must not draw what another's first drew, or what was rounded up is again."""
-        numbers = struct.pack("<qqqq", fresh_seed(self.codec.seed), self.step, rank, stage)
-        digest = hashlib.blake2b(numbers, digest_size=8).digest()
-        return int.from_bytes(digest, "little", signed=True)
 
 
 class Engine:
@@ -382,36 +341,15 @@ class Engine:
             failure.__cause__ = error
             running, self._running = list(self._running.values()), {}
         if isinstance(error, Stopped):  # who wait for this one's frames first have not heard it
-            self._say_why(text, _RELAY_WORDS)
+            say_to_all(self.links, self._header(None, STOPPED, text=text), _RELAY_WORDS)
         else:
-            self._say_why(f"rank {dist.get_rank()} stopped: {text}", _LAST_WORDS)
+            last_words = f"rank {dist.get_rank()} stopped: {text}"
+            say_to_all(self.links, self._header(None, STOPPED, text=last_words), _LAST_WORDS)
         for other in running:
             other.future.set_exception(failure)
 
     def _known_cause(self) -> BaseException | None:
         return next((error for error in self._errors if not isinstance(error, Lost)), None)
-
-    def _say_why(self, text: str, seconds: float) -> None:
-        """To every peer, in each stream, and gives them a moment to hear it in one."""
-        last_words = self._header(None, STOPPED, text=text)
-        heard = {peer: threading.Event() for peer in self.peers}
-
-        def wait_until_heard(peer: int, work) -> None:
-            with contextlib.suppress(RuntimeError):  # gone
-                work.wait()
-            heard[peer].set()
-
-        for links in self.links:
-            for peer, link in links.items():
-                try:
-                    work = link.send(header_alone(last_words))
-                except RuntimeError:  # gone
-                    heard[peer].set()
-                    continue
-                threading.Thread(target=wait_until_heard, args=(peer, work), daemon=True).start()
-        until = time.monotonic() + seconds
-        for event in heard.values():
-            event.wait(max(0.0, until - time.monotonic()))
 
 
 def _most_frames(shards: dict[int, list[Frame]]) -> int:

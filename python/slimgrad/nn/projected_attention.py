@@ -167,8 +167,8 @@ def once_each(change, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor
 
 
 def _has_shape(x: Tensor, shape: tuple[int, ...]) -> bool:
-    """Number by number. In a graph some may be symbols, and ``x.shape in shapes`` would take a 3 for
-    another number than a symbol that stands for 3."""
+    """Number by number. In a graph some may be symbols, and ``x.shape in shapes`` would take a 3
+    for another number than a symbol that stands for 3."""
     return x.dim() == len(shape) and all(a == b for a, b in zip(x.shape, shape, strict=True))
 
 
