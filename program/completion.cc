@@ -71,7 +71,7 @@ std::string bash_command(const DeclaredCommand& command, bool is_whole_program,
   std::string text;
   if (!many.empty())
     text += indent + "case $option in " + joined(many, "|") + ") count=0 ;; esac\n";
-  text += indent + "((count == 0)) || option=\n";
+  text += indent + "if ((count != 0)) || [[ $current == -* ]]; then option=; fi\n";
   text += indent + "case $option in\n" + values + indent + "esac\n";
   text += indent + "if [[ $current == -* ]]; then\n";
   text += indent + "  words=" + quoted(joined(flags, " ")) + '\n';

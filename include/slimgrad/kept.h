@@ -43,7 +43,9 @@ class KeptTensor {
   // Whether the tensor itself is held, because packing it was no use.
   bool is_plain() const { return way_ == Way::kPlain; }
   // Whether what comes back differs from what was given.
-  bool is_rounded() const { return way_ == Way::kRounded; }
+  bool is_rounded() const {
+    return way_ == Way::kRounded || (way_ == Way::kCast && at::isFloatingType(type_));
+  }
 
  private:
   friend class Keeper;

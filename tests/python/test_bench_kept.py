@@ -98,7 +98,7 @@ def test_a_process_of_its_own_measures_memory():
         int(kept_memory.in_process("feed-forward", way, True, *limit)["guess"]) for way in ways
     ]
     assert 1 <= guesses[0] < guesses[1]
-    # What torch keeps of so many is 1.07 of the limit by itself; ours is far below on any processor.
+    # What torch keeps of so many is 1.07 of the limit by itself; ours is far below it.
     between = str(4 * guesses[0] // 3)
     fit = [
         kept_memory.in_process("feed-forward", way, True, *limit, "--batch", between)["fits"]

@@ -82,7 +82,7 @@ def test_a_kernel_that_differs_is_found(capsys, monkeypatch):
     found = json.loads(text)
     assert status == 1 and not found["ok"]
     scalar, *others = found["self_test"]
-    assert scalar["failed"] == {"unfit": "RuntimeError: out of order"}
+    assert scalar["failed"] == {"unfit": "RuntimeError: out of order"} and scalar["checks"] == 3
     assert others
     for row in others:
         assert row["failed"] == {"wrong": "result 0: 1 bytes of 8 differ"}

@@ -71,9 +71,9 @@ def self_test(selection: Iterable[Check] | None = None) -> list[Outcome]:
         ops._select_kernel_set(SCALAR)
         outcomes, wanted = [Outcome(SCALAR)], {}
         for check in selection:
+            outcomes[0].checks += 1
             try:
                 wanted[check.name] = check.run()
-                outcomes[0].checks += 1
             except Exception as error:  # whatever it is, it belongs into the report
                 outcomes[0].failed[check.name] = f"{type(error).__name__}: {error}"
         for name in usable:

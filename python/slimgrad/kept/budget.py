@@ -114,6 +114,7 @@ class Budget:
         self.names: dict[Place, str] = {}
         self.module_names: Mapping[Any, str] = {}
         self._modules: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._num_modules = 0
         self._measurement: Measurement | None = None
         self._lock = threading.RLock()
 
@@ -125,7 +126,7 @@ class Budget:
     def begin(self, module: Any) -> Pass:
         """A forward pass. Modules are numbered as they are first entered; None is number 0."""
         with self._lock:
-            number = 0 if module is None else self._modules.setdefault(module, len(self._modules))
+            number = 0 if module is None else self._number(module)
             self.passes += [0] * (number + 1 - len(self.passes))
             every, count = self.settings.measure_every, self.passes[number]
             self.passes[number] += 1
@@ -135,9 +136,15 @@ class Budget:
             if self._measurement is None:
                 self._measurement = Measurement(self._learn)
             for place in [place for place in self._measurement.met if place[0] == number]:
-                del self._measurement.met[place]
+                self._measurement.met.pop(place).measurement = None
             self._measurement.fixed[number] = (0, 0)
             return Pass(self, number, self._measurement)
+
+    def _number(self, module: Any) -> int:
+        if module not in self._modules:
+            self._modules[module] = self._num_modules
+            self._num_modules += 1  # not len(): some may be gone, and their numbers in use
+        return self._modules[module]
 
     def _learn(self, measurement: Measurement) -> None:
         with self._lock:

@@ -41,15 +41,27 @@ class Words:
 
     storage: a weak reference to where they were. While it is there no other storage can have its
     place in memory, so that a piece is never taken for another one that came after it.
+    is_rounded: whether other values come back than were saved.
     met: where what backward does with them is written down, in a pass that a budget measures.
     """
 
-    __slots__ = ("__weakref__", "bits", "group", "met", "storage", "tensor", "version")
+    __slots__ = (
+        "__weakref__",
+        "bits",
+        "group",
+        "is_rounded",
+        "met",
+        "storage",
+        "tensor",
+        "version",
+    )
 
     def __init__(self, plain: torch.Tensor, tensor: torch.Tensor, bits: int | str, group: int):
         self.tensor = tensor
         self.bits = bits
         self.group = group
+        is_short = plain.is_floating_point() and tensor.dtype != plain.dtype
+        self.is_rounded = is_short if bits == CAST else bits != EXACT
         self.met: Met | None = None
         self.version = plain._version
         self.storage = StorageWeakRef(plain.untyped_storage())
@@ -71,11 +83,12 @@ class Packed:
         words = self.words
         if words.tensor._version != words.version:
             _check_version(words.tensor, words.version, _described(self.dtype, self.size))
+        if words.is_rounded:
+            refuse_second_derivatives()
         if words.bits == CAST:
             return words.tensor.to(self.dtype).as_strided(self.size, self.stride)
         if words.bits == EXACT:
             return ops.restore_exact(words.tensor, self.size, self.stride, self.dtype)
-        refuse_second_derivatives()
         return ops.restore_values(
             words.tensor, self.size, self.stride, self.dtype, words.bits, words.group
         )

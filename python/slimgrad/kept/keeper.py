@@ -178,12 +178,15 @@ class Keeper:
         shape = plain.numel() if stride == own else (plain.size(), tuple(own))
         storage = plain.untyped_storage()._cdata
         key = (storage, plain.storage_offset(), shape, plain.dtype, plain._version)
-        words = self._find(key)
+        known = words = self._find(key)
+        if words is not None and words.is_rounded and why is not None:
+            words = None  # x.detach() has the memory of x, and stays exact
         if words is None:
             words, why = self._make(tensor, plain, why)
             if words is None:
                 return None, why
-            self._known[key] = weakref.ref(words, lambda ref: self._forget(key, ref))
+            if known is None:
+                self._known[key] = weakref.ref(words, lambda ref: self._forget(key, ref))
         return Packed(words, plain, stride), None
 
     def _find(self, key: tuple) -> Words | None:

@@ -93,15 +93,21 @@ def weights(uses: list[list[Use]]) -> list[float]:
     return [sum(map(weight, own)) for own in uses]
 
 
+def _norm(gradient: torch.Tensor) -> float:
+    is_short = gradient.dtype in (torch.bfloat16, torch.float16)
+    return torch.linalg.vector_norm(gradient, dtype=torch.float32 if is_short else None).item()
+
+
 def _key(node: Any) -> tuple[int, str]:
     return node._sequence_nr(), node.name()
 
 
 @dataclass
 class Met:
-    """A tensor that a measured pass saved. steps: by bits, its mean squared step."""
+    """A tensor that a measured pass saved. steps: by bits, its mean squared step. measurement: None
+    since a later pass took its place, before its own backward came."""
 
-    measurement: Measurement
+    measurement: Measurement | None
     size: int
     width: int
     first: int
@@ -168,13 +174,15 @@ class Measurement:
             stack += [before for before, _ in node.next_functions if before is not None]
 
     def _saw(self, key: tuple[int, str], gradients: tuple) -> None:
-        there = [g for g in gradients if g is not None and g.layout is torch.strided]
-        norms = (torch.linalg.vector_norm(g, dtype=torch.float32).item() for g in there)
+        there = [g for g in gradients if type(g) is torch.Tensor and g.layout is torch.strided]
+        norms = map(_norm, there)
         self._last.seen = (key, tuple(g.size() for g in there), sum(n * n for n in norms))
 
     def weights(self) -> dict[tuple[int, int], float] | None:
-        """None where there is nothing to learn: no gradient, or one that is not finite."""
-        found = weights([met.uses for met in self.met.values()])
+        """Of what this backward pass met; another one, of another loss, may meet the rest. None
+        where there is nothing to learn: no gradient, or one that is not finite."""
+        uses = {place: met.uses for place, met in self.met.items() if met.uses}
+        found = weights(list(uses.values()))
         if not any(found) or not all(map(math.isfinite, found)):
             return None
-        return dict(zip(self.met, found, strict=True))
+        return dict(zip(uses, found, strict=True))

@@ -127,10 +127,14 @@ std::shared_ptr<const KeptTensor> Keeper::keep(const at::Tensor& x) {
     piece.shape.insert(piece.shape.end(), x.strides().begin(), x.strides().end());
   }
   const auto found = known_.find(piece);
-  if (found != known_.end())
-    if (std::shared_ptr<const KeptTensor> kept = found->second.kept.lock()) return kept;
+  std::shared_ptr<const KeptTensor> known;
+  if (found != known_.end()) known = found->second.kept.lock();
+  // x.detach() has the memory of x, and stays exact.
+  const bool may_round = saving == Saving::kPacked || saving == Saving::kLogarithm;
+  if (known && (may_round || !known->is_rounded())) return known;
   auto kept = std::make_shared<const KeptTensor>(packed(x, saving));
-  known_.insert_or_assign(std::move(piece), Known{x.storage().getWeakStorageImpl(), kept});
+  if (!known)
+    known_.insert_or_assign(std::move(piece), Known{x.storage().getWeakStorageImpl(), kept});
   bytes_.plain += x.nbytes();
   bytes_.kept += kept->bytes();
   return kept;

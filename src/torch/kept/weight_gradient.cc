@@ -2,8 +2,9 @@
 // rows of x at a time.
 //
 // Rows are unpacked into a buffer that the product then finds in the cache. Tiles are added in
-// their order, so that the result depends on threads no more than torch's own product does. Where
-// sums of the type would be rounded after every tile, they are kept in float32 and rounded once.
+// their order, so that the result depends on threads no more than torch's own product does. Of
+// 16-bit types each tile's product is rounded to the type; their sum is kept in float32 until the
+// end.
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>

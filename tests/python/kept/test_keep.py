@@ -255,6 +255,28 @@ def test_second_derivatives_are_exact_or_refused():
     (first,) = torch.autograd.grad(y, z, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), z)
     assert keeping.tally.packed == 1 and torch.equal(second, -z.sin())
+    with sg.keep(bits=8, seed=1):
+        y = F.log_softmax((x * 1).view(50, 100), 1).sum()
+    with pytest.raises(RuntimeError, match=r"\[keep\] expected backward without create_graph=True"):
+        torch.autograd.grad(y, x, create_graph=True)  # kept as bfloat16
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_what_is_detached_is_exact_beside_what_is_not(is_first):
+    """x.detach() has the memory of x. No gradient goes through it, so it is left alone."""
+    torch.manual_seed(0)
+    x = torch.randn(5000, requires_grad=True)
+
+    def loss():
+        y = x * 1
+        one, other = (lambda: y * y.detach(), lambda: y.sin())
+        return (one() if is_first else other()).sum(), (other() if is_first else one()).sum()
+
+    which = 0 if is_first else 1
+    (plain,) = torch.autograd.grad(loss()[which], x)
+    with sg.keep(bits=2, seed=1):
+        packed = loss()[which]
+    assert torch.equal(torch.autograd.grad(packed, x)[0], plain)
 
 
 def test_indices_are_kept_in_as_few_bytes_as_they_need():

@@ -140,6 +140,66 @@ def test_a_pass_without_backward_is_not_the_one():
     assert controller.kept.bits() == before
 
 
+def test_passes_that_run_ahead_of_backward():
+    """Two forward passes, then their backward passes: that of the second is the measured one."""
+    model, controller = fresh(kept=sg.Keep(budget=0.15, measure_every=0))
+    losses = [gpt_step(model, number) for number in range(2)]
+    losses[0].backward()
+    assert controller.kept.bits() == {}
+    losses[1].backward()
+    assert len(controller.kept.bits()["blocks.0"]) == 4
+    assert controller.kept.keeper.budget.measurement is None
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
+        self.b = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
+
+    def forward(self, x):
+        x = x * 1
+        return self.a(x).square().mean(), self.b(x).square().mean()
+
+
+def test_what_a_first_backward_pass_does_not_meet_is_not_taken_for_unneeded():
+    torch.manual_seed(0)
+    model = TwoHeads()
+    controller = sg.compress(model, kept=sg.Keep(budget=0.25), seed=3)
+    x = torch.randn(256, 64, requires_grad=True)
+    for _ in range(2):
+        a, b = model(x)
+        a.backward(retain_graph=True)
+        b.backward()
+    assert 2 not in all_bits(controller)
+    assert share(controller) <= 0.25
+
+
+@pytest.mark.parametrize("way", [lambda y: y.double().cumsum(0), lambda y: torch.fft.fft(y).abs()])
+def test_gradients_of_other_types_are_measured_as_well(way):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+
+        def forward(self, x):
+            return way(self.linear(x * 1)).sum()
+
+    torch.manual_seed(0)
+    model = Odd()
+    controller = sg.compress(model, kept=sg.Keep(budget=0.3), seed=3)
+    model(torch.randn(256, 64, requires_grad=True)).backward()
+    assert all_bits(controller)
+
+
+def test_what_stays_as_it_is_costs_no_packing():
+    model, controller = fresh(kept=sg.Keep(budget=1))
+    gradients(model, gpt_step)
+    work = controller.kept.tally.work
+    # But for its log-softmax, which is bfloat16 at any setting.
+    assert sum(packed for packed, _ in work.values()) < controller.kept.tally.plain_bytes / 4 / 4
+
+
 def test_gradients_that_are_not_finite_teach_nothing():
     model, controller = fresh(kept=sg.Keep(budget=0.15))
     (gpt_step(model, 0) * torch.inf).backward()

@@ -6,7 +6,6 @@ import torch
 from kept_samples import same
 from ranks import run_ranks
 
-
 KINDS = ["ddp", "ddp, budget", "fsdp", "fsdp, budget", "fsdp, converted after"]
 
 

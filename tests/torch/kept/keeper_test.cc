@@ -173,8 +173,38 @@ TEST(Keeper, RefusesWhatWouldBeWrong) {
   };
   EXPECT_THAT(message_of([&] { second(8); }), HasSubstr("without create_graph"));
   EXPECT_EQ(message_of([&] { second(0); }), "nothing thrown");
+  const auto of_logarithm = [&] {  // kept as bfloat16
+    Keeper keeper({.bits = 8}, 1);
+    at::Tensor loss;
+    {
+      const KeepGuard guard(keeper);
+      loss = at::log_softmax(input * 1.0, 1).sum();
+    }
+    torch::autograd::grad({loss}, {input}, {}, true, true);
+  };
+  EXPECT_THAT(message_of(of_logarithm), HasSubstr("without create_graph"));
   EXPECT_THROW(Keeper({.bits = 3}, 1), InvalidArgument);
   EXPECT_THROW(Keeper({.bits = 8}, 1, -1), InvalidArgument);
+}
+
+// x.detach() has the memory of x. No gradient goes through it, so it is left alone.
+TEST(Keeper, LeavesWhatIsDetachedExactBesideWhatIsNot) {
+  const at::Tensor input = at::randn({64, 64}).requires_grad_();
+  const auto gradient = [&](const at::Tensor& loss) {
+    return torch::autograd::grad({loss}, {input})[0];
+  };
+  const at::Tensor plain = input * 1.0;
+  const at::Tensor want = gradient((plain * plain.detach()).sum());
+  Keeper keeper({.bits = 2}, 1, 0);
+  at::Tensor rounded, exact;
+  {
+    const KeepGuard guard(keeper);
+    const at::Tensor x = input * 1.0;
+    rounded = x.sin().sum();
+    exact = (x * x.detach()).sum();
+  }
+  EXPECT_TRUE(at::equal(gradient(exact), want));
+  EXPECT_FALSE(at::equal(gradient(rounded), at::cos(input)));
 }
 
 class AnothersEngine final : public torch::autograd::Engine {};
