@@ -133,6 +133,16 @@ def _verdict(records: Records) -> str:
             ". A narrow network and short runs are the hard case: that it holds for a wide network "
         )
         text[-1] += "on ImageNet after 90 epochs cannot be said from here."
+    if records.has("plain_seed2", "prune_0.85_seed1", "prune_0.85_seed2"):
+        first, second = (
+            records.accuracy(f"plain_seed{n}") - records.accuracy(f"prune_0.85_seed{n}")
+            for n in (1, 2)
+        )
+        text.append(
+            "Pruned runs differ more by chance than plain ones do: with two seeds one sparsity of "
+            f"0.85 loses {first:.1f} and {second:.1f} points, so read differences between two "
+            "pruned runs with as much doubt."
+        )
     pairs = [
         (s, records.accuracy(_name(s, "_min_cosine")) - records.accuracy(_name(s, "")))
         for s in SPARSITIES
