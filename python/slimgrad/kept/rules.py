@@ -6,6 +6,8 @@ import sys
 
 import torch
 
+from .._library import ops
+
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 # Reasons, as reports give them. The first three are not counted: they live anyway, or not for long.
@@ -127,9 +129,7 @@ def may_be_smaller(tensor: torch.Tensor, why: str | None, min_elements: int) -> 
         return False
     if tensor.numel() < max(min_elements, 1):
         return False
-    return tensor.is_contiguous() or (
-        tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    )
+    return tensor.is_contiguous() or ops.restored_strides(tensor) == list(tensor.stride())
 
 
 def is_logarithm(tensor: torch.Tensor) -> bool:

@@ -53,7 +53,7 @@ Saving saving_of(const at::Tensor& x, std::int64_t min_elements) {
   if (x.layout() != at::kStrided || !x.device().is_cpu() || at::isTensorSubclassLike(x))
     return Saving::kLeft;
   const bool is_large = x.numel() >= std::max<std::int64_t>(min_elements, 1);
-  const bool is_whole = x.is_contiguous() || x.is_contiguous(at::MemoryFormat::ChannelsLast);
+  const bool is_whole = x.is_non_overlapping_and_dense();
   if (!is_float_dtype(x.scalar_type()))
     return x.scalar_type() == at::kLong && is_large && is_whole ? Saving::kIndices : Saving::kLeft;
   if (torch::autograd::get_current_graph_task_id() != -1) return Saving::kLivesAnyway;

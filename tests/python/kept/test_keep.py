@@ -279,6 +279,24 @@ def test_what_is_detached_is_exact_beside_what_is_not(is_first):
     assert torch.equal(torch.autograd.grad(packed, x)[0], plain)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
+def test_masks_in_any_order_of_dimensions_take_a_bit(order):
+    """That of the dropout behind an attention with batch_first has its first two exchanged."""
+    torch.manual_seed(0)
+    x = torch.randn(16, 32, 64, requires_grad=True)
+
+    def loss():
+        torch.manual_seed(1)
+        return F.dropout((x * 1).permute(order), 0.3).sum()
+
+    plain = torch.autograd.grad(loss(), x)
+    with sg.keep(bits=8, seed=1) as keeping:
+        packed = loss()
+    assert (keeping.tally.packed, keeping.tally.plain_bytes) == (1, 4 * 16 * 32 * 64)
+    assert keeping.tally.bytes < 16 * 32 * 64 / 8 + 64
+    assert torch.equal(torch.autograd.grad(packed, x)[0], plain[0])
+
+
 def test_indices_are_kept_in_as_few_bytes_as_they_need():
     x = torch.randn(4, 8, 40, 40, requires_grad=True)
     plain = torch.autograd.grad(F.max_pool2d(x * 1, 2).sum(), x)
