@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 from accelerate import Accelerator
-from ranks import leave_group, run_ranks
+from ranks import leave_group, run_ranks, store_for_others
 from resume_samples import COMPRESSIONS, compress, differences, no_state_warning, run_of
 from test_checkpoint_recipes import program, result, train
 from torch import nn
@@ -44,7 +44,7 @@ def test_a_resumed_run_is_the_run(what, tmp_path):
 def _two_ranks(rank, world, port, folder):
     """With every rank's own state, and with that of rank 0 on both."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(store_for_others(port))
     torch.set_num_threads(1)
     for recipe in ("accelerate-ranks", "accelerate"):
         runs = []

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import DDPStrategy
-from ranks import leave_group, run_ranks
+from ranks import leave_group, run_ranks, store_for_others
 from resume_samples import (
     COMPRESSIONS,
     callback_options,
@@ -280,7 +280,7 @@ assert "net.plan" in saved["callbacks"]["SlimgradCallback"]["ranks"]["0"]
 
 
 def _two_ranks(rank, world, port, folder):
-    os.environ.update(LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(store_for_others(port), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     options = {"devices": world, "data": batches(2 * BATCHES)}
     options["strategy"] = DDPStrategy(process_group_backend="gloo")

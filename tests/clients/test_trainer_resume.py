@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 import transformers
-from ranks import leave_group, run_ranks
+from ranks import leave_group, run_ranks, store_for_others
 from resume_samples import (
     COMPRESSIONS,
     callback_options,
@@ -311,7 +311,7 @@ def test_figures_do_not_make_another_warning():
 
 def _two_ranks(rank, world, port, folder):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(store_for_others(port))
     torch.set_num_threads(1)
     whole = run(folder, "every third step", seed=1)
     with no_state_warning():

@@ -17,6 +17,13 @@ def join_group(rank: int, world: int, port: int) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
 
 
+def store_for_others(port: int) -> dict[str, str]:
+    """The environment of those who make their group themselves: with the store of run_ranks(), as
+    under torchrun, whose agent holds one."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return where | {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
 def leave_group() -> None:
     dist.barrier()  # A rank that closes its connections early can leave another one waiting.
     dist.destroy_process_group()
