@@ -82,5 +82,9 @@ def cell(records: Records, name: str, baseline: str = "plain_seed1") -> str:
 
 
 def seeds(records: Records, stem: str, numbers: Iterable[int] = (1, 2)) -> list[str]:
-    """A cell for each seed."""
-    return [cell(records, f"{stem}_seed{n}", f"plain_seed{n}") for n in numbers]
+    """A cell for each seed, empty for what is not in the list."""
+    names = {n: f"{stem}_seed{n}" for n in numbers}
+    return [
+        cell(records, name, f"plain_seed{n}") if name in records.names else ""
+        for n, name in names.items()
+    ]
