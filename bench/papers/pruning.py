@@ -103,8 +103,8 @@ def section(records: Records) -> str:
     if records.has("long_plain", "long_prune_0.85"):
         epochs = records["long_plain"].config["epochs"]
         text.append(
-            f"A longer run, {epochs} epochs: plain {cell(records, 'long_plain', 'long_plain')}, one sparsity of "
-            f"0.85 {cell(records, 'long_prune_0.85', 'long_plain')}."
+            f"A longer run, {epochs} epochs: plain {cell(records, 'long_plain', 'long_plain')}, "
+            f"one sparsity of 0.85 {cell(records, 'long_prune_0.85', 'long_plain')}."
         )
     text.append(_verdict(records))
     return "\n\n".join(text)
