@@ -48,6 +48,10 @@ def _head(records: Records) -> str:
         f"{'; '.join(machines)}. Commits: {', '.join(commits)}. Seconds of training in all, beside "
         f"other work: {sum(seconds):,.0f}.",
     ]
+    if "c4f2f25c" in commits:  # that tree was not kept; the nearest that was is named
+        lines[-1] += (
+            " c4f2f25c is not in the history: its trainer came in with 022b030, or nearly so."
+        )
     if len(machines) > 1:
         lines[-1] += (
             " On another processor torch's products round otherwise: runs of one seed on two "
