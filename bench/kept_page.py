@@ -267,8 +267,8 @@ def page(kept: dict | None, convergence: dict | None, budget: dict | None = None
         lines += [
             f"`{kept['command']}`, its parts one by one with `--part` (commits {commits}; "
             f"{kept['cpu']}, {kept['threads']} threads, torch {kept['torch']}). Of these "
-            "the history has c3513be5 alone: the others were steps on the way to 28d0956, which holds these "
-            "records, and were not measured again since.",
+            "the history has c3513be5 alone: the others were steps on the way to 28d0956, "
+            "which holds these records, and were not measured again since.",
             "",
             HOW,
             *tensor_section(kept["rows"]),
