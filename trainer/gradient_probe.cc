@@ -9,7 +9,7 @@
 #include <slimgrad/fit.h>
 #include <slimgrad/payload.h>
 
-#include "base/hash.h"
+#include <slimgrad/seed.h>
 
 namespace slimgrad::trainer {
 namespace {

@@ -11,7 +11,7 @@
 #include <slimgrad/activations.h>
 #include <slimgrad/nn.h>
 
-#include "base/hash.h"
+#include <slimgrad/seed.h>
 #include "trainer/fake_int4.h"
 
 namespace slimgrad::trainer {
@@ -155,7 +155,9 @@ torch::Tensor Activation::forward(torch::Tensor x) {
   return function_(x);
 }
 
-std::uint64_t PartMaker::next_seed() { return mix_bits(options_.seed + ++num_layers_); }
+std::uint64_t PartMaker::next_seed() {
+  return derive_seed(options_.seed, {"layer", ++num_layers_});
+}
 
 std::shared_ptr<Layer> PartMaker::convolution(std::int64_t in, std::int64_t out, std::int64_t side,
                                               std::int64_t stride, FirstWeights first, bool bias) {

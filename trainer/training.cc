@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <slimgrad/measure.h>
+#include <slimgrad/seed.h>
 
 #include "trainer/schedule.h"
 
@@ -107,7 +108,7 @@ Training::Training(PartPtr network, const GradientChoice& gradients, const Batch
       order_(at::detail::createCPUGenerator(options.seed)),
       order_state_(order_.get_state()) {
   if (options.kept_bits) {
-    keeper_.emplace(KeepOptions{.bits = *options.kept_bits}, options.seed);
+    keeper_.emplace(KeepOptions{.bits = *options.kept_bits}, derive_seed(options.seed, {"saved"}));
     keeper_->set_number(state.tensors_packed);
   }
   for (const auto& parameter : network_->named_parameters())

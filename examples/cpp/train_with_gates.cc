@@ -15,7 +15,6 @@ struct RingsImpl : torch::nn::Module {
     options.settings.prune = slimgrad::PruneKind::kStochastic;
     options.settings.sparsity = 0.8;  // four in five gradient values become zero
     options.settings.bits = 6;        // and the others take six bits
-    options.seed = 1;
     hidden = register_module("hidden", torch::nn::Linear(2, 64));
     gate = register_module("gate", slimgrad::nn::GradientGate(options));
     activation = register_module("activation", slimgrad::nn::GELU());  // 3 bits a value

@@ -33,8 +33,10 @@ struct SparsityAt {
 inline constexpr std::size_t kMostSchedulePoints = 8;
 
 struct GateOptions {
-  GradientSettings settings;
-  std::uint64_t seed = 0;            // of this layer: layers need seeds of their own
+  GradientSettings settings = {};
+  // Of this gate alone: derive_seed(seed, {name}) for each gate of a model. Gates of tensors take
+  // one from torch's generator if none is set; for arrays it has to be set.
+  std::optional<std::uint64_t> seed = {};
   std::int64_t min_elements = 4096;  // smaller gradients are left alone
   std::int64_t sample_size = kSampleSize;
   std::int64_t refresh_every = 1;  // choose anew every so many backward passes; 0: when `due`
@@ -64,11 +66,6 @@ struct GateState {
 
 // Whether there was a backward pass since all gates were last looked at.
 inline bool has_news(const GateState& gate) { return gate.calls != gate.seen_calls; }
-
-// A seed for each of a model's layers, from one for all.
-inline std::uint64_t layer_seed(std::uint64_t seed, std::uint64_t index) {
-  return seed + index * 0x9E3779B97F4A7C15;
-}
 
 GateState new_gate(const GateOptions& options);
 // Throws InvalidArgument, in the name of `op`, for a state that no gate can have come to.

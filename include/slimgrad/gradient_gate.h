@@ -19,8 +19,9 @@
 
 namespace slimgrad {
 
-// Throws InvalidArgument for options out of their range.
-at::Tensor new_gate_plan(const GateOptions& options);
+// Without a seed it takes one from torch's generator, so that torch::manual_seed() reproduces a
+// run. Throws InvalidArgument for options out of their range.
+at::Tensor new_gate_plan(GateOptions options);
 at::Tensor new_gate_stats();
 
 // `stream` is mixed into the seed: ranks of a distributed job draw their own random numbers.

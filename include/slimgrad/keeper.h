@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace slimgrad {
@@ -31,12 +32,15 @@ enum class Saving;
 // Packs what is saved under its guards, each piece of memory once. One thread at a time.
 class Keeper {
  public:
-  // min_elements: smaller tensors are kept as they are. stream: which of the seed's draws; ranks of
-  // a distributed job take their own, so that errors average out. Throws InvalidArgument.
-  explicit Keeper(const KeepOptions& options, std::uint64_t seed, std::int64_t min_elements = 4096,
-                  std::uint64_t stream = 0);
+  // seed: without one, from torch's generator. min_elements: smaller tensors are kept as they are.
+  // stream: which of the seed's draws; ranks of a distributed job take their own, so that errors
+  // average out. Throws InvalidArgument.
+  explicit Keeper(const KeepOptions& options, std::optional<std::uint64_t> seed = std::nullopt,
+                  std::int64_t min_elements = 4096, std::uint64_t stream = 0);
 
-  // How many tensors were rounded: with the seed, all of its state. Who resumes sets it.
+  // The seed, and how many tensors were rounded: all of its state. A program that resumes makes the
+  // object with that seed and sets the number.
+  std::uint64_t seed() const { return seed_; }
   std::uint64_t number() const { return number_; }
   void set_number(std::uint64_t number) { number_ = number; }
 
@@ -70,7 +74,7 @@ class Keeper {
   };
 
   const KeepOptions options_;
-  const std::uint64_t seed_;
+  const std::uint64_t seed_, stream_;
   const std::int64_t min_elements_;
   std::uint64_t number_ = 0;
   Bytes bytes_;

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include <slimgrad/nn_state.h>
+#include <slimgrad/seed.h>
 #include <slimgrad/sparse_layers.h>
 
 namespace slimgrad::nn {
@@ -24,13 +25,15 @@ struct SparseOptions {
   double input_sparsity = 0;
   GateOptions gate;
   bool always = false;  // sparse even where dense is faster
+  // Which of the seed's random numbers are drawn: the rank, in a distributed job.
+  std::int64_t stream = 0;
 };
 
 inline at::Tensor new_product_plan(const SparseOptions& options, bool for_weight) {
   GateOptions gate = options.gate;
   gate.settings.prune = PruneKind::kStochastic;
   gate.settings.sparsity = for_weight ? options.weight_sparsity : options.input_sparsity;
-  if (!for_weight) gate.seed = input_product_seed(gate.seed);
+  if (gate.seed) gate.seed = derive_seed(*gate.seed, {for_weight ? "weight" : "input"});
   return new_gate_plan(gate);
 }
 
@@ -43,7 +46,8 @@ class SparseStateImpl : public torch::nn::Cloneable<SparseStateImpl>, public Sta
                 .weight_stats = new_gate_stats(),
                 .input_plan = new_product_plan(options, false),
                 .input_stats = new_gate_stats(),
-                .choice = new_sparse_choice(options.always)} {}
+                .choice = new_sparse_choice(options.always)},
+        stream(options.stream) {}
 
   void reset() override {
     for (at::Tensor* tensor : {&tensors.weight_plan, &tensors.weight_stats, &tensors.input_plan,
@@ -58,6 +62,7 @@ class SparseStateImpl : public torch::nn::Cloneable<SparseStateImpl>, public Sta
   }
 
   SparseLayerState tensors;
+  std::int64_t stream;
 };
 
 // What the two layers share: the state, and a clone() that copies it with the parameters, as that
@@ -72,6 +77,7 @@ class SparseLayer : public Base {
 
   // Handles to the tensors that backward writes.
   SparseLayerState state() const { return owner()->tensors; }
+  std::int64_t stream() const { return owner()->stream; }
 
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<at::Device>& device = std::nullopt) const override {
@@ -111,7 +117,7 @@ class LinearImpl : public SparseLayer<LinearImpl, torch::nn::LinearImpl> {
       : SparseLayer(linear, sparse) {}
 
   at::Tensor forward(const at::Tensor& x) {
-    return sparse_linear(x, weight, bias_if_any(), state());
+    return sparse_linear(x, weight, bias_if_any(), state(), stream());
   }
 };
 TORCH_MODULE(Linear);
@@ -129,7 +135,7 @@ class Conv2dImpl : public SparseLayer<Conv2dImpl, torch::nn::Conv2dImpl> {
   at::Tensor forward(const at::Tensor& x) {
     const auto padding = std::get<torch::ExpandingArray<2>>(options.padding());
     return sparse_conv2d(x, weight, bias_if_any(), options.stride(), padding, options.dilation(),
-                         options.groups(), state());
+                         options.groups(), state(), stream());
   }
 };
 TORCH_MODULE(Conv2d);

@@ -17,6 +17,7 @@
 #include <slimgrad/pack.h>
 #include <slimgrad/payload.h>
 #include <slimgrad/payload_info.h>
+#include <slimgrad/seed.h>
 #include <slimgrad/steps.h>
 #include <slimgrad/tensor_stats.h>
 #include <slimgrad/threshold.h>

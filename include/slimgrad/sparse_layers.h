@@ -38,10 +38,6 @@ struct SparseLayerState {
   at::Tensor choice;  // new_sparse_choice()
 };
 
-// The two products of a layer draw by themselves: of the seed of the layer, which is that of its
-// weight's product, the seed of the input's.
-inline std::uint64_t input_product_seed(std::uint64_t seed) { return seed + 0xD1B54A32D192ED03; }
-
 // `always`: sparse wherever that is possible, as long as no way is set by hand.
 at::Tensor new_sparse_choice(bool always = false);
 

@@ -5,6 +5,7 @@ from importlib.metadata import version as _version
 import torch as _torch
 
 from . import functional, nn
+from ._seeds import derive_seed
 from .coding import PayloadError, decode, encode, inspect
 from .compression import compress
 from .controller import Controller
@@ -65,6 +66,7 @@ __all__ = [
     "best_format",
     "compress",
     "decode",
+    "derive_seed",
     "encode",
     "expected_cosine",
     "expected_error",

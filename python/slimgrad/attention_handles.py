@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from ._seeds import derive_seed
 from .gate import GradientGate
 from .gradients import Prune
 from .handles import SparseProducts
@@ -16,7 +17,6 @@ from .nn.attention import (
     attach_projections,
     detach_projections,
     projection_name,
-    projection_seed,
 )
 from .nn.gated import GATE
 from .nn.layers import SPARSE, SparseState
@@ -24,7 +24,7 @@ from .nn.layers import SPARSE, SparseState
 
 def _own(options: dict[str, Any], which: str) -> dict[str, Any]:
     """The options of one projection, from those of the attention."""
-    return options | {"seed": projection_seed(options["seed"], which)}
+    return options | {"seed": derive_seed(options["seed"], which)}
 
 
 class GatedAttentionLayer:

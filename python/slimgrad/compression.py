@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ._library import ops
-from ._seeds import fresh_seed, layer_seed
+from ._seeds import derive_seed, fresh_seed
 from ._streams import check_stream
 from ._wrappers import inner_model
 from .attention_handles import GatedAttentionLayer, SparseAttentionLayer
@@ -56,7 +56,7 @@ def gate_options(
         "schedule_calls": [int(call) for call, _ in points],
         "schedule_sparsities": [float(sparsity) for _, sparsity in points],
     }
-    ops.new_gate_plan(**options)  # The library says what is wrong with it.
+    ops.new_gate_plan(seed=0, **options)  # The library says what is wrong with it.
     return options
 
 
@@ -99,8 +99,8 @@ def _convert_layers(
         controller.left |= layer.refused
         if not layer.wanted:
             continue
-        own = options | {"seed": layer_seed(seed, layer.index)}
         name, module = layer.name, layer.module
+        own = options | {"seed": derive_seed(seed, "gate", name)}
         if isinstance(module, nn.MultiheadAttention):
             which = [part.rpartition(".")[2] for part in layer.wanted]
             controller.layers[name] = (
@@ -193,7 +193,7 @@ def compress(
     sample: how many values of a gradient are measured; by default 65,536.
     min_elements: smaller gradients are left alone; by default those below 4,096.
     seed: of the random draws; by default from torch's generator, so that torch.manual_seed
-        reproduces a run.
+        reproduces a run. Two models with the same seed and layers of the same names draw alike.
     stream: which random numbers this process draws; by default those of its rank in
         torch.distributed, looked up when they are drawn. Set it where ranks hold the same gradient
         and must compress it alike, as in tensor parallelism: to the data-parallel rank.
@@ -237,7 +237,9 @@ def compress(
                 _convert_layers(controller, selection, seed, stream, options)
             controller._look_between_steps(counts_passes=warmup > 0 or bool(schedule))
         if keep is not None:
-            controller.kept = KeptModules(model, selection, keep, seed, stream)
+            controller.kept = KeptModules(
+                model, selection, keep, derive_seed(seed, "saved"), stream
+            )
             controller.kept.attach()
     except BaseException:
         controller.remove()

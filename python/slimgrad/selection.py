@@ -80,7 +80,6 @@ class Layer:
     """A layer as it was found. wanted: what of it is converted, by the name it has in reports; of
     an attention those of its projections. refused: what is not, with the reason."""
 
-    index: int  # among the modules of the model
     name: str
     module: nn.Module
     wanted: list[str]
@@ -113,7 +112,7 @@ def _refusal(module: nn.Module, sparse: bool) -> str | None:
     return None
 
 
-def _found(index: int, name: str, module: nn.Module, selection: Selection, sparse: bool) -> Layer:
+def _found(name: str, module: nn.Module, selection: Selection, sparse: bool) -> Layer:
     parts = {name: module}
     if isinstance(module, nn.MultiheadAttention):
         parts = {projection_name(name, which): module for which in PROJECTIONS}
@@ -123,7 +122,6 @@ def _found(index: int, name: str, module: nn.Module, selection: Selection, spars
         for part, owner in parts.items()
     }
     return Layer(
-        index,
         name,
         module,
         [part for part, why_not in refusals.items() if why_not is None],
@@ -132,19 +130,15 @@ def _found(index: int, name: str, module: nn.Module, selection: Selection, spars
 
 
 def layers_of(model: nn.Module, selection: Selection, sparse: bool) -> Iterator[Layer]:
-    """The layers of a model. Gates count among its modules as soon as they are there, those of an
-    attention do not: seeds have always been numbered so."""
-    index = -1
+    """The layers of a model."""
     skipped: set[nn.Module] = set()
     for name, module in model.named_modules():
         if isinstance(module, Projections):
             skipped.update(module.modules())
-            index -= len(list(module.modules()))
-        index += 1
         if module in skipped:
             continue
         if isinstance(module, nn.MultiheadAttention):
             skipped.add(module.out_proj)
         elif not _is_layer(module):
             continue
-        yield _found(index, name, module, selection, sparse)
+        yield _found(name, module, selection, sparse)

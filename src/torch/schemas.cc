@@ -116,7 +116,7 @@ TORCH_LIBRARY(slimgrad, m) {
       "new_gate_plan(*, str? prune=None, float? sparsity=None, str? method=None, int? bits=None, "
       "int? exponent_bits=None, int? mantissa_bits=None, str? split=None, "
       "str? scale_method=None, float? fixed_scale=None, str? rounding=None, "
-      "str? underflow=None, int? seed=None, bool of_input_product=False, int? min_elements=None, "
+      "str? underflow=None, int? seed=None, int? min_elements=None, "
       "int? sample_size=None, "
       "int? refresh_every=None, int? warmup=None, int[] schedule_calls=[], "
       "float[] schedule_sparsities=[], str? allocation=None, bool dynamic_scale=False) -> Tensor");
@@ -126,7 +126,7 @@ TORCH_LIBRARY(slimgrad, m) {
       "-> (str[], int[], str[], bool[], str[], float[], str)");
   m.def("gate_statistics(Tensor stats) -> Tensor");
   m.def("gate_fields(Tensor plan) -> (str[], float[])");
-  m.def("layer_seed(int seed, int index) -> int");
+  m.def("derive_seed(int seed, str[] names, int[] numbers) -> int");
   m.def("choices(str what) -> str[]");
   m.def("gate_has_news(Tensor plan) -> bool");
   m.def("refresh_gate_(Tensor(a!) plan) -> ()");

@@ -33,7 +33,7 @@ def _mix(x):
 def draw_seed(plan, calls, stream=0):
     """The seed of the draws of backward pass number ``calls``, as the ops take it (int64)."""
     seed = int(plan[Plan.SEED_LOW]) | int(plan[Plan.SEED_HIGH]) << 32
-    mixed = _mix(seed ^ _mix(calls ^ _mix(stream)))
+    mixed = _mix(_mix(seed ^ _mix(calls)) ^ _mix(stream))
     return mixed - (1 << 64) if mixed >> 63 else mixed
 
 

@@ -34,6 +34,7 @@ PROGRAMS = ("program", "trainer")
 # Public headers are flat; each belongs to the layer that implements it.
 PUBLIC_LAYER = {
     "error.h": "base",
+    "seed.h": "base",
     "version.h": "base",
     "float_format.h": "formats",
     "half.h": "formats",

@@ -10,17 +10,21 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/zeros.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
 
 #include <limits>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include <slimgrad/error.h>
 #include <slimgrad/nn.h>
+
+#include "torch/apply/plan_tensor.h"
 
 namespace slimgrad::nn {
 namespace {
@@ -113,6 +117,43 @@ TEST(NnState, IsNoBufferAndHasItsKeys) {
   const GradientGateImpl gate{GateOptions{}};
   EXPECT_THAT(state_dict(gate).keys(), ElementsAre("plan", "stats", "version"));
   EXPECT_EQ(state_dict(*net->fc).keys().front(), "weight.plan");
+}
+
+// Two gates, two layers and the two products of one, without a seed: none draws as another, and
+// torch's generator reproduces them all. Ranks are streams.
+TEST(NnState, DefaultSeedsAreTorchsAndDiffer) {
+  const auto seeds = [] {
+    torch::manual_seed(3);
+    SparseOptions sparse;
+    const torch::nn::LinearOptions four(4, 4);
+    const Linear layers[] = {Linear(four, sparse), Linear(four, sparse)};
+    const GradientGate gates[] = {GradientGate(GateOptions{}), GradientGate(GateOptions{})};
+    std::vector<at::Tensor> plans = {gates[0]->plan, gates[1]->plan};
+    for (const Linear& layer : layers)
+      for (const at::Tensor& plan : {layer->state().weight_plan, layer->state().input_plan})
+        plans.push_back(plan);
+    std::vector<std::uint64_t> found;
+    for (const at::Tensor& plan : plans) found.push_back(*torch_ops::read_plan(plan).options.seed);
+    return found;
+  };
+  const std::vector<std::uint64_t> found = seeds();
+  EXPECT_EQ(std::set(found.begin(), found.end()).size(), 6u);
+  EXPECT_EQ(seeds(), found);
+}
+
+TEST(NnState, StreamsDrawDifferently) {
+  const at::Tensor gradient = at::randn({8192});
+  const auto treated = [&](std::int64_t stream) {
+    GateOptions options{.seed = 5};
+    options.settings.prune = PruneKind::kStochastic;
+    options.settings.sparsity = 0.8;
+    const GradientGate gate(options, stream);
+    const at::Tensor x = at::zeros({8192}).requires_grad_();
+    gate.ptr()->forward(x).backward(gradient);
+    return x.grad();
+  };
+  EXPECT_TRUE(at::equal(treated(0), treated(0)));
+  EXPECT_FALSE(at::equal(treated(0), treated(1)));
 }
 
 TEST(NnState, ResumesToTheBit) {

@@ -62,9 +62,10 @@ def all_reduce(
 
     Every rank sums one shard of the tensors, in float32 and in the order of ranks, and sends it to
     all, so that what a rank sends does not grow with the number of ranks. Under "lossless" that is
-    the float32 sum to the bit. ``step`` numbers the random draws; without it calls are counted.
+    the float32 sum to the bit. ``step`` numbers the random draws, and ``keys`` name tensors for
+    them: calls with equal steps need keys of their own. Without ``step`` calls are counted.
     ``residuals``, for a codec with error feedback: a float32 tensor for each tensor, of its shape,
-    zero at first. The sum is divided by ``divide_by``. ``keys`` name tensors for their draws.
+    zero at first. The sum is divided by ``divide_by``.
     """
     op = "all_reduce"
     codec, engine = as_codec(codec), engine_of(group)
@@ -224,7 +225,8 @@ def broadcast(
 
 
 def _new(engine: Engine, op: str, codec: Codec, dtype: torch.dtype, step: int | None) -> Exchange:
-    return Exchange(op, codec, dtype, engine.num_exchanges if step is None else step)
+    draws = ("call", engine.num_exchanges) if step is None else ("step", step)
+    return Exchange(op, codec, dtype, (engine.group.group_name, *draws))
 
 
 def _start(engine: Engine, exchanges: list[Exchange], async_op: bool) -> Handle | None:

@@ -23,7 +23,7 @@ def exchange_bucket(plan: Plan, bucket):
     # In the model's order, so that DDP's own, which changes after the first step, does not matter.
     named = [plan.names[id(parameter)] for parameter in bucket.parameters()]
     pairs = zip(named, bucket.gradients(), strict=True)
-    names, gradients = zip(*sorted(pairs, key=lambda pair: plan.keys[pair[0]]), strict=True)
+    names, gradients = zip(*sorted(pairs, key=lambda pair: plan.order[pair[0]]), strict=True)
     residuals = None
     if codec.error_feedback:
         residuals = [
@@ -37,7 +37,7 @@ def exchange_bucket(plan: Plan, bucket):
         step=step,
         residuals=residuals,
         divide_by=world,
-        keys=[plan.keys[name] for name in names],
+        keys=[plan.draws(name) for name in names],
     )
     assert handle is not None
     future = handle.future(buffer)

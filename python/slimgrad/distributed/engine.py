@@ -121,19 +121,19 @@ class Engine:
             del exchange
 
     def _spread(self, exchange: Exchange) -> None:
-        seed = exchange.seed(self.rank, SPREAD)
         # Each rank begins with the one after it, so that not all send to the same.
         peers = sorted(exchange.outgoing, key=lambda peer: (peer - self.rank) % self.world)
         for index in range(_most_frames(exchange.outgoing)):
             for peer in peers:
                 frames = exchange.outgoing[peer]
                 if index < len(frames):
+                    seed = exchange.seed(dist.get_rank(), SPREAD, peer)
                     message = self._code(exchange, index, frames[index], SPREAD, seed)
                     self._send(exchange, peer, self.links[SPREAD][peer], message)
         exchange.spread_done.set()
 
     def _reduce(self, exchange: Exchange) -> None:
-        seed = exchange.seed(self.rank, GATHER)
+        seed = exchange.seed(dist.get_rank(), GATHER, -1)
         for index, frame in enumerate(exchange.own):
             if exchange.summed_from:
                 self._sum(exchange, index, frame)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 import threading
 from dataclasses import dataclass, field
 
 import torch
 
-from .._seeds import fresh_seed
+from .._seeds import derive_seed
 from .codec import Codec
 from .pieces import Frame
 
@@ -24,7 +22,7 @@ class Exchange:
     op: str
     codec: Codec
     dtype: torch.dtype
-    step: int
+    draws: tuple[str | int, ...]  # what tells its draws from those of others with the same codec
     # Coded for each peer, and sums of what peers coded of it.
     outgoing: dict[int, list[Frame]] = field(default_factory=dict)
     own: list[Frame] = field(default_factory=list)
@@ -46,9 +44,7 @@ class Exchange:
     def sent_bytes(self) -> int:
         return sum(self.sent)
 
-    def seed(self, rank: int, stage: int) -> int:
-        """Of the draws of one rank in one stage. Sums of the numbers would not do: a rank's second
-        rounding must not draw what another's first drew, or what was rounded up is again."""
-        numbers = struct.pack("<qqqq", fresh_seed(self.codec.seed), self.step, rank, stage)
-        digest = hashlib.blake2b(numbers, digest_size=8).digest()
-        return int.from_bytes(digest, "little", signed=True)
+    def seed(self, rank: int, stage: int, reader: int) -> int:
+        """Of what a rank codes in one stage for one reader, or for all (-1). Ranks are those of the
+        whole job: replicas of a group have equal ranks in it."""
+        return derive_seed(self.codec.seed, self.op, *self.draws, rank, stage, reader)

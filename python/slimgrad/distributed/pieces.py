@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from .._library import ops
+from .._seeds import derive_seed
 from ..coding import checked
 from .codec import Codec, encoded_bound
 
@@ -103,7 +104,7 @@ def _prune(frame: Frame, codec: Codec, seed: int) -> None:
         stats = ops.measure(piece.values)
         threshold = float(ops.threshold(stats, codec.sparsity, "empirical")[0])
         if threshold > 0:
-            ops.prune_(piece.values, threshold, ops.layer_seed(seed, piece.key))
+            ops.prune_(piece.values, threshold, derive_seed(seed, piece.key))
 
 
 def shard_bounds(lengths: list[int], shards: int, smallest: int) -> list[tuple[int, int]]:
@@ -150,7 +151,7 @@ def frames_between(
                 Piece(
                     flat.narrow(0, first, count),
                     plain,
-                    keys[index] << 40 | first,
+                    derive_seed(keys[index], first),
                     None if residual is None else residual.narrow(0, first, count),
                 )
             )

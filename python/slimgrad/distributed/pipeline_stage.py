@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
-from .._seeds import fresh_seed, layer_seed
+from .._seeds import derive_seed, fresh_seed
 from ..coding import PayloadError
 from ..gate import GradientGate
 from .boundary import check_coding, compressed
@@ -106,8 +106,8 @@ class CompressedPipelineStage(PipelineStage):
     def _gate(self, index: int) -> GradientGate | None:
         if self._gradients is None or self._gradients == "lossless":
             return None
-        while len(self.gates) <= index:  # The first one draws as that of a StageInput.
-            seed = layer_seed(self._seed, len(self.gates)) if len(self.gates) else self._seed
+        while len(self.gates) <= index:
+            seed = derive_seed(self._seed, "stage", self.stage_index, len(self.gates))
             gate = boundary_gate(self._gradients, _OP, seed=seed, **self._gate_options)
             self.gates.append(gate)  # type: ignore[arg-type]
         return self.gates[index]  # type: ignore[return-value]

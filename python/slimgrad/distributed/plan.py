@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from .._seeds import derive_seed
 from .agreement import check_agreement, fingerprint
 from .auto import Choice, choose
 from .codec import CODECS, Codec, as_codec
@@ -16,6 +18,8 @@ from .codec import CODECS, Codec, as_codec
 PLAIN = "float32"
 # Whichever is quickest on a link that is measured at registration.
 AUTO = "auto"
+
+_registrations: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
 
 CodecChoice = Codec | str | Callable[[nn.Module, dist.ProcessGroup], "Codec | str"]
 Schedule = Mapping[int, Codec | str]
@@ -55,6 +59,8 @@ class Plan:
         elif callable(codec) and not isinstance(codec, Codec):
             codec = codec(model, group)
         self.group = group
+        # Models that are registered for one group draw by themselves.
+        self._number = _registrations[group] = _registrations.get(group, -1) + 1
         self.warmup = warmup
         codecs = {0: _codec_or_plain(codec, "codec", AUTO)}
         for first, later in (schedule or {}).items():
@@ -72,7 +78,7 @@ class Plan:
         self.step = self.resumed_at = 0
         self.sent_bytes = 0
         self.names = {id(p): name for name, p in model.named_parameters()}
-        self.keys = {name: key for key, name in enumerate(self.names.values())}
+        self.order = {name: place for place, name in enumerate(self.names.values())}
         self.residuals: dict[str, torch.Tensor] = {}
         check_agreement(self._description(model), group)
 
@@ -106,6 +112,10 @@ class Plan:
         if step < self.warmup:
             return None
         return self.codecs[max(first for first in self.codecs if first <= step)]
+
+    def draws(self, name: str) -> int:
+        """The key of a parameter's draws."""
+        return derive_seed(self._number, name)
 
     def residual(self, name: str, size: int, codec: Codec) -> torch.Tensor | None:
         """What rounding this parameter's gradients has lost: made when first needed."""
@@ -146,7 +156,7 @@ class Plan:
                     f"[load_state_dict] expected the state of rank {here[0]} of {here[1]}, got "
                     f"that of rank {saved[0]} of {saved[1]}; state_dict() without own fits any"
                 )
-        unknown = sorted(set(state["residuals"]) - set(self.keys))
+        unknown = sorted(set(state["residuals"]) - set(self.order))
         if unknown:
             raise ValueError(
                 "[load_state_dict] expected residuals of this model's parameters, got "

@@ -35,7 +35,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.lib import format as npy
 
-from .._seeds import layer_seed
+from .._seeds import derive_seed
 from ..coding import PayloadError, decode, encode, inspect
 from ..distributed.codec import Codec
 from ..pruning import threshold
@@ -122,10 +122,10 @@ class EncodeUpdates:
         for key, record in list(reply.content.array_records.items()):
             base = _base_of(sent, key)
             coded = ArrayRecord()
-            for index, (name, array) in enumerate(record.items()):
+            for name, array in record.items():
                 place = f"{key}/{name}"
                 coded[name], rest = self._coded(
-                    array, base.get(name), before.get(place), layer_seed(seed, index)
+                    array, base.get(name), before.get(place), derive_seed(seed, place)
                 )
                 if rest is not None:
                     lost[place] = rest
@@ -143,7 +143,7 @@ class EncodeUpdates:
         draws = int(context.state.config_records.get(_DRAWS, {}).get("count", 0))
         context.state[_DRAWS] = ConfigRecord({"count": draws + 1})
         client = int(context.node_config.get("partition-id", context.node_id))
-        return layer_seed(layer_seed(self.codec.seed, client % (1 << 62)), draws)
+        return derive_seed(self.codec.seed, "flower", client, draws)
 
     def _coded(
         self, array: Array, base: Array | None, before: Array | None, seed: int

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .._library import ops
-from .._seeds import layer_seed
+from .._seeds import derive_seed
 from .._streams import current_stream
 from .._tracing import records_plain_model
 from . import linear, rules
@@ -230,7 +230,7 @@ class Keeper:
             words.met = met
             return words, None
         group = settings.group_at(bits)
-        seed = layer_seed(self.seed, current_stream(self.stream))
+        seed = derive_seed(self.seed, current_stream(self.stream))
         packed = ops.keep_values(plain, bits, group, settings.rounding, seed, self.number)
         if ops.kept_bad_groups(packed) > 0:
             return None, rules.NOT_FINITE

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._library import ops
-from .._seeds import fresh_seed, layer_seed
+from .._seeds import derive_seed, fresh_seed
 from ..class_change import change_class, class_within, core_class
 from ..gate import GradientGate
 from ..gradients import Prune
@@ -38,11 +38,6 @@ class Projections(nn.Module):
 def projection_name(name: str, which: str) -> str:
     """Of the attention's name."""
     return f"{name}.{which}" if name else which
-
-
-def projection_seed(seed: int, which: str) -> int:
-    """Of an attention's seed: its projections draw by themselves."""
-    return layer_seed(seed, PROJECTIONS.index(which))
 
 
 class GatedAttention(ProjectedAttention):
@@ -85,8 +80,7 @@ class MultiheadAttention(ProjectedAttention):
         super().__init__(*args, **kwargs)
         seed = fresh_seed(seed)
         states = {
-            which: new_state(gradients, projection_seed(seed, which), stream)
-            for which in PROJECTIONS
+            which: new_state(gradients, derive_seed(seed, which), stream) for which in PROJECTIONS
         }
         self.add_module(SPARSE, Projections(states))
 

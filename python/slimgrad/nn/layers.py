@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._library import ops
-from .._seeds import fresh_seed
+from .._seeds import derive_seed, fresh_seed
 from .._streams import check_stream, current_stream
 from .._tracing import records_plain_model, refuse_transforms
 from ..gate import GradientGate, StateHolder
@@ -40,8 +40,9 @@ class SparseState(StateHolder):
             own = options | ({} if prune is None else prune.options(product))
             if prune is not None and prune.products[product] == 0:
                 own = {name: own[name] for name in own if not name.startswith("schedule")}
-            # The two products draw by themselves.
-            self.add_module(product, GradientGate(**own, of_input_product=product == "input"))
+            if "seed" in own:
+                own["seed"] = derive_seed(own["seed"], product)
+            self.add_module(product, GradientGate(**own))
         always = prune is not None and prune.sparse_backward == "always"
         self.choice = ops.new_sparse_choice(always)
         self.stream = stream

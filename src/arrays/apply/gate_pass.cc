@@ -6,7 +6,7 @@
 #include <slimgrad/measure.h>
 #include <slimgrad/threshold.h>
 
-#include "base/hash.h"
+#include <slimgrad/seed.h>
 
 namespace slimgrad {
 
@@ -40,8 +40,7 @@ GatePass::GatePass(GateState& gate, std::uint64_t num_values, DType type, std::i
     : gate_(gate), num_values_(num_values), type_(type) {
   GradientSettings& settings = gate.options.settings;
   settings.sparsity = scheduled_sparsity(gate.options.schedule, gate.calls, settings.sparsity);
-  draw_ = mix_bits(gate.options.seed ^ mix_bits(static_cast<std::uint64_t>(gate.calls) ^
-                                                mix_bits(static_cast<std::uint64_t>(stream))));
+  draw_ = derive_seed(*gate.options.seed, {gate.calls, stream});
   report_.elements = static_cast<std::int64_t>(num_values);
   report_.sparsity_wanted = sparsity();
 }

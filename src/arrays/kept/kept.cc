@@ -1,6 +1,6 @@
 #include "arrays/kept/kept.h"
 
-#include <slimgrad/gate.h>
+#include <slimgrad/seed.h>
 
 #include <algorithm>
 #include <atomic>
@@ -48,7 +48,7 @@ std::size_t keep_values(std::span<const T> values, const kept::Format& format, s
                         std::uint64_t number, const Parallel& parallel,
                         std::span<std::uint32_t> words) {
   kernels::obey_environment();
-  const RandomStream random(layer_seed(seed, number), Stream::kKeep);
+  const RandomStream random(derive_seed(seed, {number}), Stream::kKeep);
   std::atomic<std::size_t> num_bad = 0;
   parallel(num_tasks(values.size()), [&](std::int64_t index) {
     const std::size_t begin = static_cast<std::size_t>(index) * kTaskValues;

@@ -12,7 +12,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "base/hash.h"
+#include <slimgrad/seed.h>
 
 namespace slimgrad::kernels {
 

@@ -10,7 +10,7 @@
 
 #include <slimgrad/allocation.h>
 #include <slimgrad/gradient_gate.h>
-#include <slimgrad/sparse_layers.h>
+#include <slimgrad/seed.h>
 
 #include "base/check.h"
 #include "torch/apply/plan_tensor.h"
@@ -32,8 +32,8 @@ void set_if(To& to, const std::optional<From>& from) {
 // What is not given has the default of GateOptions.
 at::Tensor make_gate_plan(Name prune, Number sparsity, Name method, Count bits, Count exponent_bits,
                           Count mantissa_bits, Name split, Name scale_method, Number fixed_scale,
-                          Name rounding, Name underflow, Count seed, bool of_input_product,
-                          Count min_elements, Count sample_size, Count refresh_every, Count warmup,
+                          Name rounding, Name underflow, Count seed, Count min_elements,
+                          Count sample_size, Count refresh_every, Count warmup,
                           at::IntArrayRef schedule_calls, at::ArrayRef<double> schedule_sparsities,
                           Name allocation, bool dynamic_scale) {
   constexpr const char* kOp = "new_gate_plan";
@@ -53,8 +53,7 @@ at::Tensor make_gate_plan(Name prune, Number sparsity, Name method, Count bits, 
   set_if(settings.fixed_scale, fixed_scale);
   if (rounding) settings.rounding = parse_rounding(*rounding);
   if (underflow) settings.underflow = parse_underflow(*underflow);
-  set_if(options.seed, seed);
-  if (of_input_product) options.seed = input_product_seed(options.seed);
+  if (seed) options.seed = static_cast<std::uint64_t>(*seed);
   set_if(options.min_elements, min_elements);
   set_if(options.sample_size, sample_size);
   set_if(options.refresh_every, refresh_every);
@@ -114,9 +113,13 @@ std::tuple<Names, std::vector<double>> gate_fields(const at::Tensor& plan) {
 
 bool gate_has_news(const at::Tensor& plan) { return has_news(read_plan(plan)); }
 
-std::int64_t layer_seed_op(std::int64_t seed, std::int64_t index) {
-  return static_cast<std::int64_t>(
-      layer_seed(static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(index)));
+// The parts of derive_seed(), names before numbers.
+std::int64_t derive_seed_op(std::int64_t seed, const c10::List<std::string>& names,
+                            at::IntArrayRef numbers) {
+  auto derived = static_cast<std::uint64_t>(seed);
+  for (const std::string& name : names) derived = derive_seed(derived, {std::string_view(name)});
+  for (const std::int64_t number : numbers) derived = derive_seed(derived, {number});
+  return static_cast<std::int64_t>(derived);
 }
 
 template <typename Enum>
@@ -148,7 +151,7 @@ TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("gate_statistics", ValueErrors<&gate_statistics>::call);
   m.impl("gate_fields", ValueErrors<&gate_fields>::call);
   m.impl("gate_has_news", ValueErrors<&gate_has_news>::call);
-  m.impl("layer_seed", layer_seed_op);
+  m.impl("derive_seed", derive_seed_op);
   m.impl("choices", ValueErrors<&choices>::call);
   m.impl("refresh_gate_", ValueErrors<&refresh_gate>::call);
   m.impl("set_gate_sparsity_", ValueErrors<&set_gate_sparsity>::call);

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "torch/checks.h"
+#include "torch/fresh_seed.h"
 
 namespace slimgrad::torch_ops {
 namespace {
@@ -131,8 +132,8 @@ GateState read_plan(const at::Tensor& tensor, const char* op, const char* name) 
 void write_plan(const GateState& gate, const at::Tensor& tensor) {
   double* plan = tensor.mutable_data_ptr<double>();
   const GateOptions& options = gate.options;
-  plan[kPlanSeedLow] = static_cast<double>(options.seed & 0xffffffffu);
-  plan[kPlanSeedHigh] = static_cast<double>(options.seed >> 32);
+  plan[kPlanSeedLow] = static_cast<double>(*options.seed & 0xffffffffu);
+  plan[kPlanSeedHigh] = static_cast<double>(*options.seed >> 32);
   plan[kPlanMinElements] = static_cast<double>(options.min_elements);
   plan[kPlanSampleSize] = static_cast<double>(options.sample_size);
   plan[kPlanRefreshEvery] = static_cast<double>(options.refresh_every);
@@ -195,7 +196,8 @@ void write_report(const GateReport& report, const at::Tensor& stats) {
 
 namespace slimgrad {
 
-at::Tensor new_gate_plan(const GateOptions& options) {
+at::Tensor new_gate_plan(GateOptions options) {
+  if (!options.seed) options.seed = torch_ops::fresh_seed();
   at::Tensor plan = at::zeros({torch_ops::kPlanSize}, at::kDouble);
   torch_ops::write_plan(new_gate(options), plan);
   return plan;

@@ -10,8 +10,8 @@
 
 #include <slimgrad/payload.h>
 
+#include <slimgrad/seed.h>
 #include "arrays/coding/pieces.h"
-#include "base/hash.h"
 #include "torch/checks.h"
 #include "torch/coding/encode_options.h"
 #include "torch/elements.h"
@@ -92,8 +92,7 @@ at::Tensor encode_pieces_cpu(at::TensorList pieces, c10::List<bool> plain, at::I
     if (plain[i]) {
       sizes.push_back(store_raw(view, part));
     } else {
-      options.seed = mix_bits(static_cast<std::uint64_t>(seed) ^
-                              mix_bits(static_cast<std::uint64_t>(keys[i])));
+      options.seed = derive_seed(static_cast<std::uint64_t>(seed), {keys[i]});
       sizes.push_back(encode_piece(view, options, part));
       if (needs_decoding(options))
         decode_into(part.first(sizes.back()),

@@ -7,7 +7,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <slimgrad/gate.h>
+#include <slimgrad/seed.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "torch/fresh_seed.h"
 #include "torch/kept/ops.h"
 #include "torch/kept/saving_rules.h"
 
@@ -100,11 +101,14 @@ at::Tensor smaller_integers(const at::Tensor& x) {
 
 // ---- the keeper --------------------------------------------------------------------------------
 
-Keeper::Keeper(const KeepOptions& options, std::uint64_t seed, std::int64_t min_elements,
-               std::uint64_t stream)
-    : options_(options), seed_(layer_seed(seed, stream)), min_elements_(min_elements) {
+Keeper::Keeper(const KeepOptions& options, std::optional<std::uint64_t> seed,
+               std::int64_t min_elements, std::uint64_t stream)
+    : options_(options),
+      seed_(seed ? *seed : torch_ops::fresh_seed()),
+      stream_(stream),
+      min_elements_(min_elements) {
   check(min_elements >= 0, "Keeper", "min_elements >= 0", min_elements);
-  KeptTensor(at::zeros({1}), options, seed);  // It knows what is wrong with options.
+  KeptTensor(at::zeros({1}), options, seed_);  // It knows what is wrong with options.
 }
 
 void Keeper::begin_pass() {
@@ -166,7 +170,7 @@ KeptTensor Keeper::packed(const at::Tensor& x, Saving saving) {
     case Saving::kLeft:
       return instead({}, Way::kPlain);
   }
-  KeptTensor kept(x, options_, seed_, number_);
+  KeptTensor kept(x, options_, derive_seed(seed_, {stream_}), number_);
   if (kept.is_rounded()) ++number_;
   return kept;
 }

@@ -12,7 +12,7 @@
 #include <slimgrad/apply.h>
 #include <slimgrad/error.h>
 
-#include "base/hash.h"
+#include <slimgrad/seed.h>
 
 namespace slimgrad {
 namespace {
@@ -36,7 +36,7 @@ GateOptions pruning_to(double sparsity) {
 
 // The seed of a call's draws, as the header of the class says it: mixed from seed, call and stream.
 std::uint64_t draw_of(std::uint64_t seed, std::uint64_t call, std::uint64_t stream) {
-  return mix_bits(seed ^ mix_bits(call ^ mix_bits(stream)));
+  return derive_seed(seed, {call, stream});
 }
 
 double zeros_of(const std::vector<float>& values) {
@@ -69,7 +69,7 @@ TEST(Gate, DoesWhatTheTreatmentInForceDoesWithTheDrawOfTheCall) {
     std::vector<float> out(in.size()), expected(in.size());
     pass_gate(gate, in, out, 4);
     Treatment treatment = gate.in_force;
-    treatment.seed = draw_of(options.seed, call, 4);
+    treatment.seed = draw_of(*options.seed, call, 4);
     apply(treatment, in, expected);
     EXPECT_EQ(out, expected) << call;
   }

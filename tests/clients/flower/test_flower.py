@@ -161,6 +161,27 @@ def test_the_same_seed_gives_the_same_bits_and_clients_draw_differently():
     assert replies[0] != replies[1]
 
 
+@pytest.mark.parametrize("clients", [2, 4, 8])
+def test_errors_of_replies_are_independent(clients):
+    """The variance of the mean over clients and 8 rounds, times their number, over that of one: 1,
+    and more where a reply draws as another one."""
+    errors = []
+
+    class Watched(EncodeUpdates):
+        def encode(self, x, seed):
+            payload = super().encode(constant, seed)
+            errors.append((sg.decode(payload) - constant).double())
+            return payload
+
+    constant = torch.randn(SHAPE, generator=torch.Generator().manual_seed(3))
+    train([client(Watched("uniform3", min_elements=1000))] * clients, 8)
+    assert len(errors) == 8 * clients
+    stacked = torch.stack(errors).flatten(1)
+    means = stacked.mean(0).square() * len(stacked) / stacked.square().mean()
+    error = float(means.std()) / means.numel() ** 0.5
+    assert abs(float(means.mean()) - 1) < 5 * error < 0.3
+
+
 @pytest.mark.parametrize(
     "strategy",
     [

@@ -35,14 +35,14 @@ at::Tensor plan_by_names(const std::map<std::string, c10::IValue>& named) {
 }
 
 TEST(GatePlan, IsTheSameByStructAndByNames) {
-  EXPECT_TRUE(at::equal(new_gate_plan({}), plan_by_names({})));
+  EXPECT_TRUE(at::equal(new_gate_plan({.seed = 0}), plan_by_names({{"seed", 0}})));
 
   GateOptions pruned;
   pruned.settings.prune = PruneKind::kStochastic;
   pruned.settings.sparsity = 0.5;
   pruned.settings.method = ThresholdMethod::kLognormal;
   pruned.schedule = {{0, 0.5}, {100, 0.9}};
-  pruned.seed = input_product_seed(7);
+  pruned.seed = 7;
   pruned.allocation = AllocationObjective::kMeanError;
   EXPECT_TRUE(at::equal(new_gate_plan(pruned),
                         plan_by_names({{"prune", "stochastic"},
@@ -50,7 +50,6 @@ TEST(GatePlan, IsTheSameByStructAndByNames) {
                                        {"method", "lognormal"},
                                        {"schedule_calls", std::vector<std::int64_t>{0, 100}},
                                        {"schedule_sparsities", std::vector<double>{0.5, 0.9}},
-                                       {"of_input_product", true},
                                        {"allocation", "mean_error"},
                                        {"seed", 7}})));
 
@@ -62,12 +61,14 @@ TEST(GatePlan, IsTheSameByStructAndByNames) {
   quantized.settings.underflow = Underflow::kZero;
   quantized.settings.fixed_scale = 0x1p-10;
   quantized.dynamic_scale = true;
+  quantized.seed = 0;
   EXPECT_TRUE(at::equal(new_gate_plan(quantized), plan_by_names({{"exponent_bits", 3},
                                                                  {"mantissa_bits", 2},
                                                                  {"rounding", "nearest"},
                                                                  {"underflow", "zero"},
                                                                  {"fixed_scale", 0x1p-10},
-                                                                 {"dynamic_scale", true}})));
+                                                                 {"dynamic_scale", true},
+                                                                 {"seed", 0}})));
 
   GateOptions measured;
   measured.settings.bits = 4;

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <slimgrad/error.h>
-#include <slimgrad/gate.h>
 #include <slimgrad/keeper.h>
+#include <slimgrad/seed.h>
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn.h>
@@ -81,7 +81,7 @@ TEST(Keeper, DrawsAreThoseOfTheSeedAndTheNumber) {
     y = x.mm(w);
   }
   y.sum().backward();
-  const at::Tensor unpacked = KeptTensor(x, {.bits = 4}, layer_seed(11, 3), 5).unpack();
+  const at::Tensor unpacked = KeptTensor(x, {.bits = 4}, derive_seed(11, {3}), 5).unpack();
   EXPECT_TRUE(at::equal(w.grad(), unpacked.t().mm(at::ones({128, 64}))));
   EXPECT_EQ(keeper.number(), 6u);
 }
