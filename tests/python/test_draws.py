@@ -58,7 +58,7 @@ def test_no_two_keys_are_equal():
             keys.append(sg.derive_seed(sg.derive_seed(seed, rank), number))
     names = [name for name, _ in controller.model.named_parameters()]
     for model, rank, step in itertools.product(range(2), range(RANKS), range(STEPS)):
-        parameters = [sg.derive_seed(model, name) for name in names]  # Plan.draws()
+        parameters = [sg.derive_seed(model, name) for name in names]  # as Plan has them
         of_ddp = Exchange("all_reduce", Codec(), torch.float32, ("0", "step", step))
         of_fsdp = Exchange("reduce_scatter", Codec(), torch.float32, ("1", "step", step))
         called = Exchange("all_reduce", Codec(), torch.float32, ("0", "call", step))

@@ -37,7 +37,7 @@ def exchange_bucket(plan: Plan, bucket):
         step=step,
         residuals=residuals,
         divide_by=world,
-        keys=[plan.draws(name) for name in names],
+        keys=[plan._draws(name) for name in names],
     )
     assert handle is not None
     future = handle.future(buffer)

@@ -77,7 +77,7 @@ class CodedReduceScatter(DefaultReduceScatter):
             step=step,
             divide_by=divide_by,
             residuals=residuals,
-            keys=[plan.draws(name) for name in (names if all_there else [" ".join(names)])],
+            keys=[plan._draws(name) for name in (names if all_there else [" ".join(names)])],
         )
         assert handle is not None
         handle.wait()

@@ -113,7 +113,7 @@ class Plan:
             return None
         return self.codecs[max(first for first in self.codecs if first <= step)]
 
-    def draws(self, name: str) -> int:
+    def _draws(self, name: str) -> int:
         """The key of a parameter's draws."""
         return derive_seed(self._number, name)
 
