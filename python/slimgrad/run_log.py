@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import weakref
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 from torch import nn
 
+from ._machine import processor
 from ._wrappers import inner_model
 from .class_change import plain_class
 from .gradients import Prune, Quantize
@@ -196,7 +196,7 @@ def _config(
         "activations": _activations_in(model),
         "kept": _PLAIN,
         **(settings or {}),
-        "machine": f"{platform.machine()}, {os.cpu_count()} processors, {platform.system()}",
+        "machine": f"{processor()}, {os.cpu_count()} threads",
     }
 
 
