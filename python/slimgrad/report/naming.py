@@ -119,5 +119,7 @@ def short_layers(layers: list[str], width: int = 18) -> list[str]:
         if len(text) > width + 4:
             short[name] = f"{text[: width // 2 + 1]}{CUT}{text[-(width // 2) :]}"
     if len(set(short.values())) < len(whole):
-        short = {name: f"{i}: {short[name][-width:]}" for i, name in enumerate(whole, 1)}
+        for i, name in enumerate(whole, 1):
+            text = short[name]
+            short[name] = f"{i}: {text if len(text) <= width else CUT + text[-width:]}"
     return [short[name] for name in layers]

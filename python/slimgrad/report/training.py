@@ -81,8 +81,7 @@ def accuracy(runs: list[Run]) -> Figure:
             runs,
             "Share of samples (of text: of next bytes) that the network gets right, after each "
             "epoch. Seconds are those of training steps alone.",
-            "The accuracy that was passed to controller.log() or log_run(), at its steps, and the "
-            "seconds.",
+            "The accuracy and the seconds that were passed to controller.log() or log_run().",
         ),
         "accuracy in epoch lines",
         menu="over",
@@ -121,7 +120,7 @@ def loss(runs: list[Run]) -> Figure:
             "Cross-entropy in nats: solid the mean over the training samples of an epoch while it "
             "ran, dotted over the test samples after it.",
             "The loss (solid) and the test_loss (dotted) that were passed to controller.log() or "
-            "log_run(), at their steps. What they are means of, and their unit, is not recorded.",
+            "log_run(). What they are means of, and their unit, is not recorded.",
         ),
         "loss in epoch lines",
         menu="over",
