@@ -51,9 +51,9 @@ std::string nothing_to_prune_note(double zero_fraction, double sparsity) {
 }
 
 std::string thresholds_text(const Json& rows, bool with_outcome) {
-  std::vector<Column> columns = {{"method", Align::kLeft}, {"threshold"}, {"sparsity"},
-                                 {"at +-threshold"},       {"survivors"}, {"cosine"}};
-  if (with_outcome) columns.insert(columns.end(), {{"real sparsity"}, {"real cosine"}});
+  std::vector<Column> columns = {{"method", Align::kLeft}, {"threshold"}, {"expected sparsity"},
+                                 {"at +-threshold"},       {"survivors"}, {"expected cosine"}};
+  if (with_outcome) columns.insert(columns.end(), {{"sparsity on tensor"}, {"cosine on tensor"}});
   Table table(columns);
   std::string notes;
   for (const Json& row : rows) {
@@ -161,15 +161,16 @@ Action declare(Flags& flags) {
 }
 
 constexpr char kExample[] =
-    R"help(With a file every method is shown beside what its threshold does to that tensor (real
-sparsity, real cosine): slimgrad threshold grad.npy --sparsity 0.85
+    R"help(Expected is what holds if the values follow the method's law. With a file every method is
+shown beside what its threshold does to that tensor, in expectation over the draws (sparsity and
+cosine on tensor): slimgrad threshold grad.npy --sparsity 0.85
 Of a .safetensors file this is done for every tensor, or for those named by --tensor.
 
 Example:
   $ slimgrad threshold --log-mean -12 --log-std 2.5 --sparsity 0.9
-  method      threshold  sparsity  at +-threshold  survivors    cosine
-  ---------  ----------  --------  --------------  ---------  --------
-  lognormal  0.00052783       0.9       0.0625687  0.0374313  0.999462)help";
+  method      threshold  expected sparsity  at +-threshold  survivors  expected cosine
+  ---------  ----------  -----------------  --------------  ---------  ---------------
+  lognormal  0.00052783                0.9       0.0625687  0.0374313         0.999462)help";
 
 const bool registered = register_subcommand(
     {"threshold", "The pruning threshold for a wanted sparsity", kExample, declare});

@@ -34,6 +34,7 @@ from .quantization import (
     quantize,
     quantize_,
 )
+from .run_log import log_run
 from .saved import SavedBytes, saved_bytes
 from .state import StateWarning, load_state_dict, state_dict
 from .stats import TensorStats, measure
@@ -79,6 +80,7 @@ __all__ = [
     "kept_memory",
     "load",
     "load_state_dict",
+    "log_run",
     "measure",
     "nn",
     "pack",

@@ -1,16 +1,35 @@
-"""What else may be at work around a forward pass: a recorder of graphs, a transform."""
+"""What else may be at work around a forward pass: a recorder of graphs, a transform, a count of
+what the plain model saves."""
 
 from __future__ import annotations
 
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
+_local = threading.local()  # .plain: whether this thread runs models as if they were plain
+
+
+@contextmanager
+def plain_models() -> Iterator[None]:
+    """Forward passes of this thread are meanwhile those of the plain model. What torch.compile has
+    compiled stays as it is."""
+    _local.plain = True
+    try:
+        yield
+    finally:
+        _local.plain = False
+
 
 def records_plain_model() -> bool:
-    """Whether a graph is being recorded for use elsewhere, by torch.jit.trace or torch.export. That
-    is of the plain model: whoever loads it need not have slimgrad, and the state of a run is
-    nothing to freeze into it."""
+    """Whether a forward pass is to be that of the plain model: inside plain_models(), or because a
+    graph is recorded for use elsewhere, by torch.jit.trace or torch.export. Whoever loads that need
+    not have slimgrad, and the state of a run is nothing to freeze into it."""
+    if not torch.compiler.is_compiling() and getattr(_local, "plain", False):
+        return True
     if not (torch.jit.is_tracing() or torch.compiler.is_exporting()):
         return False
     warnings.warn(

@@ -31,6 +31,16 @@ def core_class(module: nn.Module) -> type:
     return cls
 
 
+def plain_class(module: nn.Module) -> type:
+    """The class that a module had before compress() or torch put another one in its place."""
+
+    def is_plain(cls: type) -> bool:
+        is_ours = "maker" in vars(cls) or cls.__module__.startswith("slimgrad.")
+        return issubclass(cls, nn.Module) and not is_ours and not _is_wrapper(cls)
+
+    return class_within(module, is_plain)
+
+
 def class_within(module: nn.Module, is_wanted: Callable[[type], bool]) -> type:
     """The class among those of a module that is wanted, whatever was put on top of it since."""
     return next(cls for cls in type(module).__mro__ if is_wanted(cls))

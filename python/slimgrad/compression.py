@@ -20,6 +20,7 @@ from .kept.modules import KEPT, KeptModules, changed_modules, packing_modules, w
 from .kept.settings import Keep, parse_keep
 from .leftovers import left_layers
 from .nn.convert import convert_activations
+from .run_log import settings_of
 from .selection import Selection, Selector, layers_of, names_in
 
 
@@ -229,6 +230,13 @@ def compress(
     seed = fresh_seed(seed)
 
     controller = Controller(model, prune, quantize)
+    gates = {"refresh": str(refresh), "warmup": warmup, "min_elements": min_elements}
+    if schedule is not None:
+        gates["sparsity_schedule"] = [
+            f"{call}:{value:g}" for call, value in sorted(schedule.items())
+        ]
+    has_gates = prune is not None or quantize is not None
+    controller._settings = settings_of(activations, keep, gates if has_gates else {})
     try:
         if activations is not None:
             _replace_activations(controller, activations, inputs, selection)

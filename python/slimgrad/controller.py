@@ -20,7 +20,7 @@ from .nn.conversion_report import ConversionReport
 from .nn.layers import WAYS, SparseState
 from .nn.tuning import timed_ways
 from .resumption import MISSING, WeightsLoaded
-from .run_log import RunLog
+from .run_log import RunLog, log_controller
 from .selection import Selector, names_in, selects
 from .state import Holders, holders_in, load_into, name_of_layer, state_of
 from .summary import summary_lines
@@ -56,11 +56,18 @@ class Controller:
         self._loaded: WeightsLoaded | None = None
         self._replaced: list[Replaced] = []
         self._log = RunLog()
+        self._settings: dict[str, Any] = {}  # as a log has them, beside prune and quantize
+        self._is_removed = False
 
     @property
     def converted(self) -> list[str]:
-        """Names of layers, and of an attention those of its projections."""
-        return [name for layer in self.layers.values() for name in layer.names()]
+        """Names of all that was converted: layers whose gradient is compressed (of an attention
+        its projections), activations, and the modules that pack what they save, of which "" is the
+        whole model."""
+        names = [name for layer in self.layers.values() for name in layer.names()]
+        names += [name for name, _, _ in self.activations.converted]
+        names += [] if self.kept is None else self.kept.packing
+        return list(dict.fromkeys(names))
 
     @property
     def gates(self) -> dict[str, GradientGate]:
@@ -102,9 +109,12 @@ class Controller:
         was left and why; the activations; the warnings.
 
         width: no line is longer; by default that of the terminal, or 80. Narrow tables have fewer
-            columns and cut names, which stay distinct. At least 60.
+            columns, and a name that is too long for its column stands on a line of its own. At
+            least 60.
         worst_first: the layers of the lowest cosine first, those that were not compressed last.
         """
+        if self._is_removed:
+            return "removed: the model is as it was before compress()"
         lines = summary_lines(
             self.report(),
             self.left,
@@ -121,26 +131,31 @@ class Controller:
         """Writes what the last backward pass did: lines of JSON to a path or file, as docs/runs.md
         has them, which ``python -m slimgrad report`` draws; or scalars to a SummaryWriter.
 
-        step: numbers the entry; by default the largest number of backward passes of a layer.
+        step: numbers the entry; by default the largest number of backward passes of a layer. To be
+            given where no gradient is compressed, and nothing counts passes.
         histograms: also write those of the gradients, and the laws that fit them.
         metrics: what you know of the training at this step: loss, accuracy, test_loss,
             test_accuracy, seconds (since the last such line), epoch, rate.
 
-        A file begins with a line about the run. One that is there already is appended to; a step
-        that is not beyond its last begins another run.
+        A file begins with a line about the run: what compress() was told. One that is there already
+        is appended to; other settings, or a step that is not beyond its last, begin another run.
+        log_run() writes about a run without compression.
         """
-        self._log.write(self, to, step, histograms, metrics)
+        self._check_not_removed("log")
+        log_controller(self, to, step, histograms, metrics)
 
     # ---- changing one's mind ----------------------------------------------------------------
 
     def refresh(self) -> None:
         """Plans anew in the next backward pass: for statistics once an epoch, as in the paper."""
+        self._check_not_removed("refresh")
         for gate in self.gates.values():
             gate.refresh()
 
     def set_sparsity(self, sparsity: float, product: str | None = None) -> None:
         """Another sparsity from now on; ends a schedule. ``product``: "weight" or "input" of layers
         with a sparse backward pass, whose other product keeps its sparsity; by default both."""
+        self._check_not_removed("set_sparsity")
         if self.prune is None:
             raise ValueError("[set_sparsity] expected a model compressed with Prune")
         if not 0 <= sparsity < 1:
@@ -255,6 +270,7 @@ class Controller:
         """What the model's own state_dict() does not hold: seeds, counters, plans in force, what
         was measured last, pinned ways. Tensors by name, on the CPU, for safetensors, torch.save
         and torch.distributed.checkpoint. Each rank of a distributed job has its own."""
+        self._check_not_removed("state_dict")
         return state_of(self._holders(), self._common_settings())
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -264,13 +280,16 @@ class Controller:
         saved under other settings, or for other layers, a StateWarning names both, and what is set
         now holds. A state that is damaged raises ValueError, and nothing has changed.
         """
+        self._check_not_removed("load_state_dict")
         load_into(self._holders(), state, self._common_settings())
         if self._loaded is not None:
             self._loaded.state_loaded()
 
     def remove(self) -> list[str]:
         """Restores the model: no gates, no hooks, no state. Layers that were replaced since, or
-        taken out of the model, are left as they are; a warning and the result name them."""
+        taken out of the model, are left as they are; a warning and the result name them. Afterwards
+        summary() says so, and there is nothing to log, to save or to load."""
+        self._is_removed = True
         self._forget_between_steps()
         if self._loaded is not None:
             self._loaded.remove()
@@ -291,12 +310,18 @@ class Controller:
             original.train(new.training)
             setattr(parent, name, original)
         self._replaced.clear()
+        self.activations = ConversionReport()
+        self.left.clear()
         if gone:
             warnings.warn(
                 f"[remove] replaced since, or no longer in the model: {', '.join(gone)}",
                 stacklevel=2,
             )
         return gone
+
+    def _check_not_removed(self, op: str) -> None:
+        if self._is_removed:
+            raise ValueError(f"[{op}] expected a compressed model, got one after remove()")
 
     # ---- what looks at all layers -----------------------------------------------------------
 

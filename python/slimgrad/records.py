@@ -28,7 +28,7 @@ def histogram_line(stats: TensorStats) -> dict[str, Any]:
         line[name] = getattr(stats, name)
     filled = stats.histogram.nonzero().flatten()
     if not len(filled):
-        return line | {"first_exponent": 0, "bins_per_octave": BINS_PER_OCTAVE, "counts": []}
+        return line | {"first_exponent": None, "bins_per_octave": BINS_PER_OCTAVE, "counts": []}
     # Bins begin with an octave, so that one number says where. Those below 2**-126 are subnormal
     # and as wide as those of the octave above: the first octave of the histogram begins at zero.
     first = int(filled[0]) // BINS_PER_OCTAVE * BINS_PER_OCTAVE
@@ -49,6 +49,8 @@ def stats_of(line: dict[str, Any]) -> TensorStats:
         "zero_fraction": zeros / finite if finite else 0.0,
         **{name: line[name] for name in (*_COUNTS, *_NUMBERS) if name in line},
     }
+    if not line["counts"]:
+        line = line | {"first_exponent": 0}  # There is no first one.
     edges = _lower_edges()
     first = torch.searchsorted(edges, torch.tensor(2.0 ** line["first_exponent"]).double()).item()
     first = 0 if line["first_exponent"] < -126 else first

@@ -1,23 +1,38 @@
-"""What controller.log() writes: the lines of docs/runs.md, for a run of one's own."""
+"""What controller.log() and log_run() write: the lines of docs/runs.md, for a run of one's own."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import platform
 import weakref
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import torch
+from torch import nn
+
+from ._machine import processor
+from ._wrappers import inner_model
+from .class_change import plain_class
+from .gradients import Prune, Quantize
+from .kept.settings import Keep
+from .nn.activations import Stepwise, _Fewbit
 from .records import SCHEMA, fit_line, histogram_line, values_of
+from .state import holders_in
 
 if TYPE_CHECKING:
     from .controller import Controller
 
+Log = str | os.PathLike | TextIO | Any  # a path, a file, or a SummaryWriter
+
 # What a user may know beside it, in an ``epoch`` line.
 METRICS = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "seconds", "rate")
+# Of a config line: what may differ where a run goes on.
+_MAY_DIFFER = ("version", "machine")
+# What a config line says of activations and kept tensors that are torch's own.
+_PLAIN = "torch"
 _MEANS = ("sparsity", "sparsity_wanted", "cosine", "relative_error", "bias", "threshold")
 _FLOAT_BITS = 32
 
@@ -49,86 +64,93 @@ def layer_line(row: dict[str, Any]) -> dict[str, Any]:
     return line | {name: row[name] for name in others if name in row}
 
 
-def _checked(metrics: dict[str, Any]) -> dict[str, float | int | None]:
+def _checked(metrics: dict[str, Any], op: str) -> dict[str, float | int | None]:
     """Numbers of Python's, from whatever has one: tensors of one element, too."""
+    found: dict[str, float | int | None] = {}
     for name, value in metrics.items():
         if name not in METRICS:
-            raise ValueError(f"[log] expected metrics among {', '.join(METRICS)}, got {name!r}")
+            raise ValueError(f"[{op}] expected metrics among {', '.join(METRICS)}, got {name!r}")
         if not hasattr(value, "__float__"):
-            raise ValueError(f"[log] expected {name} to be a number, got {type(value).__name__}")
-    return {
-        name: int(value) if name == "epoch" else _finite(float(value))
-        for name, value in metrics.items()
-    }
+            raise ValueError(f"[{op}] expected {name} to be a number, got {type(value).__name__}")
+        value = value.detach() if isinstance(value, torch.Tensor) else value
+        found[name] = int(value) if name == "epoch" else _finite(float(value))
+    return found
 
 
-def _last_step(path: Path) -> int | None:
-    """Of a file that is there already; None if nothing in it has a step."""
-    found = None
+# ---- where lines go ------------------------------------------------------------------------------
+
+
+def _last_run(path: Path) -> tuple[dict[str, Any] | None, int]:
+    """The config line and the last step of the last run in a file; None if there is no run."""
+    config, step = None, 0
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
             entry = json.loads(line)
         except ValueError:
             continue
         if isinstance(entry, dict) and entry.get("kind") == "config":
-            found = 0
+            config, step = entry, 0
         elif isinstance(entry, dict) and isinstance(entry.get("step"), int):
-            found = entry["step"]
-    return found
+            step = entry["step"]
+    return config, step
 
 
 class RunLog:
-    """Writes a controller's lines, and remembers where it has begun a run."""
+    """Appends lines to files, and remembers in which it has begun a run."""
 
     def __init__(self) -> None:
         self._paths: set[Path] = set()
         self._files: weakref.WeakSet = weakref.WeakSet()
 
-    def write(
-        self,
-        controller: Controller,
-        to: str | os.PathLike | TextIO | Any,
-        step: int | None,
-        histograms: bool,
-        metrics: dict[str, Any],
-    ) -> None:
-        metrics = _checked(metrics)
-        if step is None:
-            step = max((row["calls"] for row in controller.report().values()), default=0)
-        if hasattr(to, "add_scalar"):
-            _scalars(controller, to, step, metrics)
-            return
+    def append(self, to: Log, step: int, config: dict[str, Any], lines: list[dict]) -> None:
+        """config: written in front of the lines where a run begins."""
         if hasattr(to, "write"):
             begins = to not in self._files
             self._files.add(to)
-            to.write(self._text(controller, step, histograms, metrics, begins))
+            to.write(_text([config, *lines] if begins else lines))
             return
         path = Path(to).absolute()
-        begins = False
-        if path not in self._paths:
-            last = _last_step(path)
-            # A run that goes on after an interruption goes on in its file.
-            begins = last is None or (step <= last and last > 0)
-            self._paths.add(path)
+        begins = path not in self._paths and not _goes_on(path, step, config)
+        self._paths.add(path)
         with path.open("a") as file:
-            file.write(self._text(controller, step, histograms, metrics, begins))
-
-    def _text(self, controller, step, histograms, metrics, begins) -> str:
-        at = {"epoch": metrics.get("epoch"), "step": step}
-        lines = [{"kind": "config", "run": 1, **_config(controller)}] if begins else []
-        if histograms:
-            lines += _histograms(controller, at)
-        if metrics:
-            lines.append({"kind": "epoch", "run": 1, **at, **metrics})
-        for name, row in controller.report().items():
-            lines.append({"kind": "layers", "run": 1, **at, "layer": name, **layer_line(row)})
-        for line in lines:
-            line.update({name: _finite(value) for name, value in line.items()})
-        return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+            file.write(_text([config, *lines] if begins else lines))
 
 
-def _config(controller: Controller) -> dict[str, Any]:
-    prune, quantize = controller.prune, controller.quantize
+def _goes_on(path: Path, step: int, config: dict[str, Any]) -> bool:
+    """Whether the last run of a file is the one with ``config``, interrupted before ``step``."""
+    found, last = _last_run(path)
+    if found is None or (last > 0 and step <= last):
+        return False
+    names = (found.keys() | config.keys()) - {*_MAY_DIFFER}
+    return all(found.get(name) == config.get(name) for name in names)
+
+
+def _text(lines: list[dict[str, Any]]) -> str:
+    finite = ({name: _finite(value) for name, value in line.items()} for line in lines)
+    return "".join(json.dumps(line, allow_nan=False) + "\n" for line in finite)
+
+
+# ---- what a run is -------------------------------------------------------------------------------
+
+
+def settings_of(
+    activations: int | str | None, keep: Keep | None, gates: dict[str, Any]
+) -> dict[str, Any]:
+    """What compress() was told, in the words of a config line. gates: what gates were told."""
+    settings: dict[str, Any] = {}
+    if activations is not None:
+        settings["activations"] = str(activations)
+    if keep is not None:
+        budget = keep.budget
+        settings["kept"] = str(keep.bits) if budget is None else f"budget:{budget:g}"
+        own = {"group": keep.group, "rounding": keep.rounding, "min_elements": keep.min_elements}
+        if budget is not None:
+            own["measure_every"] = keep.measure_every
+        settings |= {f"kept_{name}": value for name, value in own.items() if value is not None}
+    return settings | {name: value for name, value in gates.items() if value is not None}
+
+
+def _gradients(prune: Prune | None, quantize: Quantize | None) -> dict[str, Any]:
     chosen: list[str] = []
     settings: dict[str, Any] = {}
     if prune is not None:
@@ -140,24 +162,115 @@ def _config(controller: Controller) -> dict[str, Any]:
         )
         settings |= {"prune": prune.kind, "threshold": prune.method}
         settings |= {"allocation": prune.allocation, "cap": prune.cap}
+        if prune.targets:
+            settings["targets"] = [f"{name}={value:g}" for name, value in prune.targets.items()]
     if quantize is not None:
         chosen.append(f"fp{quantize.bits}" if quantize.format is None else str(quantize.format))
         settings |= {"split": quantize.method, "scale": str(quantize.scale)}
         settings |= {"rounding": quantize.rounding, "underflow": quantize.underflow}
+    return {"gradients": "+".join(chosen) or "none", **settings}
+
+
+def _activations_in(model: nn.Module) -> str:
+    """What activations keep that nobody but the model's author has put there."""
+    found = {str(module.bits) for module in model.modules() if isinstance(module, _Fewbit)}
+    tables = [module.table for module in model.modules() if isinstance(module, Stepwise)]
+    found |= {str((len(table.levels) - 1).bit_length()) for table in tables}
+    return "+".join(sorted(found)) or _PLAIN
+
+
+def _config(
+    model: nn.Module,
+    prune: Prune | None = None,
+    quantize: Quantize | None = None,
+    settings: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     return {
+        "kind": "config",
+        "run": 1,
         "schema": SCHEMA,
         "version": version("slimgrad"),
-        "model": type(controller.model).__name__,
-        "parameters": sum(weight.numel() for weight in controller.model.parameters()),
-        "gradients": "+".join(chosen) or "none",
-        **settings,
-        "machine": f"{platform.machine()}, {os.cpu_count()} processors, {platform.system()}",
+        "model": plain_class(model).__name__,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        **_gradients(prune, quantize),
+        "activations": _activations_in(model),
+        "kept": _PLAIN,
+        **(settings or {}),
+        "machine": f"{processor()}, {os.cpu_count()} threads",
     }
 
 
-def _scalars(controller: Controller, writer: Any, step: int, metrics: dict[str, Any]) -> None:
+# ---- what is written of a step -------------------------------------------------------------------
+
+
+def log_controller(
+    controller: Controller, to: Log, step: int | None, histograms: bool, metrics: dict[str, Any]
+) -> None:
+    metrics = _checked(metrics, "log")
+    rows = controller.report()
+    if step is None:
+        if not rows:
+            raise ValueError(
+                "[log] expected step, because without compressed gradients nothing counts backward "
+                "passes, got none"
+            )
+        step = max(row["calls"] for row in rows.values())
+    if controller.kept is not None:
+        tally = controller.kept.tally
+        metrics["saved_bytes"] = tally.plain_bytes + tally.left_bytes
+        metrics["kept_bytes"] = tally.bytes + tally.left_bytes
+    if hasattr(to, "add_scalar"):
+        _scalars(to, step, rows, metrics)
+        return
+    at = {"run": 1, "epoch": metrics.get("epoch"), "step": step}
+    lines = _histograms(controller, at) if histograms else []
+    lines += [{"kind": "epoch", **at, **metrics}] if metrics else []
+    for name, row in rows.items():
+        lines.append({"kind": "layers", **at, "layer": name, **layer_line(row)})
+    settings = controller._settings
+    config = _config(controller.model, controller.prune, controller.quantize, settings)
+    controller._log.append(to, step, config, lines)
+
+
+_plain_logs: weakref.WeakKeyDictionary[nn.Module, RunLog] = weakref.WeakKeyDictionary()
+
+
+def log_run(model: nn.Module, to: Log, step: int, **metrics) -> None:
+    """Writes what you know of a training without compression, so that a page can set it beside
+    those that ``controller.log`` wrote: lines of JSON to a path or file, or scalars to a
+    SummaryWriter.
+
+    model: what is trained; the file has its name and size. One that compress() changed is refused.
+    step: numbers the entry.
+    metrics: loss, accuracy, test_loss, test_accuracy, seconds (since the last such line), epoch,
+        rate; at least one.
+
+    As with ``controller.log``, a file begins with a line about the run; one that is there already
+    is appended to, and a step that is not beyond its last begins another run.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"[log_run] expected model to be a module, got {type(model).__name__}")
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"[log_run] expected step >= 0, got {step!r}")
+    model = inner_model(model)
+    if holders_in(model):
+        raise ValueError(
+            "[log_run] expected a model that nothing compresses, got one with compressed layers: "
+            "log it with the controller that compress() returned"
+        )
+    found = _checked(metrics, "log_run")
+    if not found:
+        raise ValueError(f"[log_run] expected at least one of {', '.join(METRICS)}, got none")
+    if hasattr(to, "add_scalar"):
+        _scalars(to, step, {}, found)
+        return
+    line = {"kind": "epoch", "run": 1, "epoch": found.get("epoch"), "step": step, **found}
+    _plain_logs.setdefault(model, RunLog()).append(to, step, _config(model), [line])
+
+
+def _scalars(writer: Any, step: int, rows: dict[str, dict], metrics: dict[str, Any]) -> None:
     """For a SummaryWriter."""
-    for name, row in controller.report().items():
+    for name, row in rows.items():
         for key in ("sparsity", "sparsity_wanted", "cosine", "relative_error", "log_std"):
             writer.add_scalar(f"slimgrad/{key}/{name}", row[key], step)
         if row["scale"]:
@@ -174,7 +287,7 @@ def _histograms(controller: Controller, at: dict[str, Any]) -> list[dict[str, An
         stats = gate.seen()
         if not stats.histogram.sum():
             continue
-        about = {"run": 1, **at, "layer": name, "tensor": "neural_gradient"}
+        about = {**at, "layer": name, "tensor": "neural_gradient"}
         lines.append({"kind": "histogram", **about, **histogram_line(stats)})
         lines.append({"kind": "fit", **about, **fit_line(values_of(stats))})
     return lines

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from ._tracing import plain_models
 from .kept.handles import Copied
 from .kept.keeper import Keeper, observing
 from .kept.modules import KEPT
+from .names import MODEL
+from .nn.activations import Stepwise
 
 
 @dataclass
@@ -22,7 +25,9 @@ class SavedBytes:
     Parameters and buffers are not counted: they live anyway. A storage that several layers keep,
     such as the output of an activation that is the input of a linear layer, counts once.
 
-    plain, plain_by_layer: what they would be if compress(kept=) or keep() packed nothing.
+    plain, plain_by_layer: what they are for the plain model, before compress() and with torch's own
+        classes in the place of slimgrad.nn's. Functions of slimgrad.functional, and parts that
+        torch.compile compiled, count as they are.
     left: by reason, the bytes of what was not packed where the rest was.
     """
 
@@ -33,53 +38,52 @@ class SavedBytes:
     left: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        if self.plain == self.total:
-            lines = [f"{count:>14,}  {name or '(model)'}" for name, count in self.by_layer.items()]
+        if self.plain_by_layer == self.by_layer:
+            lines = [f"{count:>14,}  {name or MODEL}" for name, count in self.by_layer.items()]
             return "\n".join([*lines, f"{self.total:>14,}  total"])
         lines = [f"{'plain':>14} {'kept':>14}"]
-        for name, count in self.plain_by_layer.items():
-            lines.append(f"{count:>14,} {self.by_layer.get(name, 0):>14,}  {name or '(model)'}")
+        for name in dict.fromkeys([*self.plain_by_layer, *self.by_layer]):
+            counts = (self.plain_by_layer.get(name, 0), self.by_layer.get(name, 0))
+            lines.append(f"{counts[0]:>14,} {counts[1]:>14,}  {name or MODEL}")
         lines.append(f"{self.plain:>14,} {self.total:>14,}  total")
         lines += [f"{'':>14} {count:>14,}  left: {why}" for why, count in self.left.items()]
         return "\n".join(lines)
 
 
 class _Count:
-    """Of bytes by layer, each storage once."""
+    """Of the bytes that one forward pass saves by layer, each storage once."""
 
-    def __init__(self, model: nn.Module, result: SavedBytes):
-        self.result = result
+    def __init__(self, model: nn.Module):
+        self.by_layer: dict[str, int] = {}
+        self.left: dict[str, int] = {}
         self.layers = [""]  # those whose forward is running
         state = [*model.parameters(), *model.buffers()]
         self._lives_anyway = {tensor.untyped_storage().data_ptr() for tensor in state}
         # What was counted is held, so that nothing else can have its address.
-        self._plain: dict[int, torch.Tensor] = {}
-        self._held: dict[int, Any] = {}
+        self._held: dict[int, torch.Tensor] = {}
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_layer.values())
 
     def saved(self, tensor: torch.Tensor, handle: Any = None, why: str | None = None) -> None:
         """handle: what a keeper saved in place of the tensor, if one was at work."""
         if tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
-        key = storage.data_ptr()
-        if key in self._lives_anyway or storage.nbytes() == 0:
+        if storage.data_ptr() in self._lives_anyway or storage.nbytes() == 0:
             return
-        layer, result = self.layers[-1], self.result
-        if key not in self._plain:
-            self._plain[key] = tensor.detach()
-            result.plain += storage.nbytes()
-            _add(result.plain_by_layer, layer, storage.nbytes())
         words = getattr(handle, "words", None)
         held = tensor.detach() if words is None else words.tensor
         if isinstance(handle, Copied):
             held = handle.tensor
-        key = held.untyped_storage().data_ptr()
-        if key not in self._held:
-            self._held[key] = held
-            result.total += held.untyped_storage().nbytes()
-            _add(result.by_layer, layer, held.untyped_storage().nbytes())
-            if handle is not None and words is None and why is not None:
-                _add(result.left, why, held.untyped_storage().nbytes())
+        key, num_bytes = held.untyped_storage().data_ptr(), held.untyped_storage().nbytes()
+        if key in self._held:
+            return
+        self._held[key] = held
+        _add(self.by_layer, self.layers[-1], num_bytes)
+        if handle is not None and words is None and why is not None:
+            _add(self.left, why, num_bytes)
 
 
 def _add(counts: dict[str, int], name: str, count: int) -> None:
@@ -112,39 +116,62 @@ def call_with(model: nn.Module, inputs: Any) -> Any:
     return model(inputs)
 
 
+@contextmanager
+def _naming_layers(model: nn.Module, running: list[str]) -> Iterator[None]:
+    """The layer whose forward is running is the last of ``running``."""
+
+    def leave(*_) -> None:
+        running.pop()
+
+    handles = []
+    wrapping = ""  # what is inside of a Stepwise runs for the plain model alone
+    for name, module in model.named_modules():
+        if wrapping and name.startswith(wrapping):
+            continue
+        handles.append(module.register_forward_pre_hook(lambda *_, name=name: running.append(name)))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+        wrapping = f"{name}." if isinstance(module, Stepwise) else ""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _count(model: nn.Module, inputs: Any, plain: bool) -> _Count:
+    """Of one forward pass. plain: as if nothing of the model were converted."""
+    count = _Count(model)
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        count.saved(tensor)
+        return tensor
+
+    def saved(tensor: torch.Tensor, *instead: Any) -> None:
+        count.saved(tensor, *(() if plain else instead))
+
+    with (
+        undisturbed(model),
+        _naming_layers(model, count.layers),
+        torch.enable_grad(),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        observing(saved),
+        plain_models() if plain else nullcontext(),
+    ):
+        call_with(model, inputs)
+    return count
+
+
 def saved_bytes(model: nn.Module, inputs: Any) -> SavedBytes:
-    """Runs ``model`` forward once and measures what autograd keeps for backward, by layer; of a
-    model that packs what it keeps also what that would be without.
+    """Measures what autograd keeps for backward, by layer, and what it would keep for the plain
+    model: runs ``model`` forward twice, as it is and without what compress() changed.
 
     ``inputs`` is a tensor, a sequence of arguments or a dict of keyword arguments. The model's
     state that a forward pass changes (running means, the random generator) is put back.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"[saved_bytes] expected model to be a module, got {type(model).__name__}")
-    count = _Count(model, SavedBytes())
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        count.saved(tensor)
-        return tensor
-
-    def leave(*_) -> None:
-        count.layers.pop()
-
-    handles = []
-    for name, module in model.named_modules():
-        handles.append(
-            module.register_forward_pre_hook(lambda *_, name=name: count.layers.append(name))
-        )
-        handles.append(module.register_forward_hook(leave, always_call=True))
-    try:
-        with (
-            undisturbed(model),
-            torch.enable_grad(),
-            torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
-            observing(count.saved),
-        ):
-            call_with(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return count.result
+    plain = _count(model, inputs, plain=True)
+    result = SavedBytes(plain=plain.total, plain_by_layer=plain.by_layer)
+    del plain  # It holds what the first pass saved.
+    kept = _count(model, inputs, plain=False)
+    return replace(result, total=kept.total, by_layer=kept.by_layer, left=kept.left)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from .kept.cost import expected_seconds
 from .kept.modules import KeptModules
-from .names import MODEL, fold, shorten
+from .names import MODEL, fold
 from .nn.conversion_report import ConversionReport
 
 LEAST_WIDTH = 60
-# So much of a line is for names, if they need it, before columns are left out.
-SHARE_OF_NAMES = 0.45
+# Names leave this much of a line to calls, zeros and cosine; they go before all other columns.
+ROOM_FOR_COLUMNS = 30
 INDENT = "    "
 
 Row = dict
@@ -116,35 +116,35 @@ def _worst_first(report: Mapping[str, Row]) -> dict[str, Row]:
 
 def _table(report: Mapping[str, Row], width: int, prunes: bool) -> list[str]:
     rows = list(report.values())
-    longest = max(len("layer"), *(len(name) for name in report))
+    names = [name or MODEL for name in report]
+    longest = max(map(len, ["layer", *names]))
     room, shown = width, {}
     left_out: list[str] = []
     for head, cell in _columns(rows, prunes).items():
         # Of a layer without a backward pass there is nothing to say but that.
         texts = [head, *(cell(row) if row["calls"] or head == "calls" else "-" for row in rows)]
         size = 1 + max(len(text) for text in texts)
-        # Names are whole, or have their share; a column that does not fit ends the table.
-        if left_out or room - size < min(longest, SHARE_OF_NAMES * width):
+        # A column that does not fit ends the table.
+        if left_out or room - size < min(longest, width - ROOM_FOR_COLUMNS):
             left_out.append(head)
         else:
             shown[head] = [text.rjust(size) for text in texts]
             room -= size
-    names = shorten(list(report), room)
-    size = max(len("layer"), *(len(name) for name in names.values()))
-    first = [text.ljust(size) for text in ("layer", *names.values())]
-    lines = ["".join(cells) for cells in zip(first, *shown.values(), strict=True)]
-    notes = [f"without {', '.join(left_out)}"] if left_out else []
-    if any(text != name for name, text in names.items() if name):
-        notes.append("with names cut")
-    if notes:
-        note = f"({', '.join(notes)} at {width} columns; report() has all)"
+    size = min(longest, room)
+    lines = []
+    for name, *cells in zip(["layer", *names], *shown.values(), strict=True):
+        # A name is never cut, so that it can be given to include= and exclude=.
+        lines += [name.ljust(size)] if len(name) <= size else [*_hard(name, width), " " * size]
+        lines[-1] += "".join(cells)
+    if left_out:
+        note = f"(without {', '.join(left_out)} at {width} columns; report() has all)"
         lines += wrapped(note, width, " ")
-    return [line for text in lines for line in _hard(text, width)]
+    return lines
 
 
-def _hard(line: str, width: int) -> list[str]:
-    """Where no cutting of names helped, the line is broken: nothing is lost."""
-    return [line] if len(line) <= width else textwrap.wrap(line, width, subsequent_indent=INDENT)
+def _hard(name: str, width: int) -> list[str]:
+    """A name that is longer than a line is broken: nothing is lost."""
+    return textwrap.wrap(name, width, subsequent_indent=INDENT, break_on_hyphens=False)
 
 
 def _asides(report: Mapping[str, Row], width: int) -> list[str]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from program_runs import PROGRAM, fail, read_json, run, succeed
 from scipy import integrate, special, stats
@@ -188,6 +189,16 @@ def test_threshold_of_a_lognormal(sparsity, zero_fraction):
     assert row["sparsity"] == pytest.approx(sparsity)
     assert row["sparsity"] + row["at_threshold"] + row["survivors"] == pytest.approx(1)
     assert not row["nothing_to_prune"]
+
+
+def test_predictions_of_thresholds_are_called_so(tmp_path):
+    law = succeed("threshold", "--log-mean", -12, "--log-std", 2.5, "--sparsity", 0.9)
+    assert "expected sparsity" in law and "expected cosine" in law
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).normal(size=1000).astype(np.float32))
+    text = succeed("threshold", tmp_path / "x.npy", "--sparsity", 0.9)
+    head = next(line for line in text.splitlines() if line.startswith("method"))
+    columns = [column.strip() for column in head.split("  ") if column.strip()]
+    assert columns[-3:] == ["expected cosine", "sparsity on tensor", "cosine on tensor"]
 
 
 # ---- steps --------------------------------------------------------------------------------------

@@ -201,6 +201,15 @@ def test_layers_of_long_names_stay_distinct():
     assert short_layers(["conv1", "conv2"]) == ["conv1", "conv2"]
 
 
+def test_words_of_layers_that_were_cut_show_it():
+    names = [f"encoder.layer.{i}.attention.{k}.dense" for i in range(2) for k in ("self", "output")]
+    short = short_layers(names)
+    assert len(set(short)) == 4 and max(map(len, short)) <= 22
+    for name, text in zip(names, short, strict=True):
+        pattern = re.sub(r"\u2026(?=.)", r"[a-z]+\\.", text.replace(".", r"\."))
+        assert "\u2026" in text and re.fullmatch(pattern.replace("\u2026", "[a-z]+"), name)
+
+
 def test_names_are_text_and_not_markup(tmp_path):
     evil = "</script><script>alert(1)</script><b>"
     lines = lines_of(TRAINER_RUNS)

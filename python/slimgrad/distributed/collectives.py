@@ -32,7 +32,7 @@ class Handle:
 
     @property
     def sent_bytes(self) -> int:
-        """What this rank sent, without headers. Complete when the exchange is."""
+        """What this rank sent, headers included. Complete when the exchange is."""
         return sum(exchange.sent_bytes for exchange in self._exchanges)
 
     def future(self, result) -> torch.futures.Future:

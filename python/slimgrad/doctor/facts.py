@@ -17,6 +17,7 @@ import torch
 
 from .._built_for import TORCH_SERIES
 from .._library import ops
+from .._machine import processor
 
 PROGRAMS = ("slimgrad", "slimgrad-train")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -48,21 +49,12 @@ def versions() -> dict[str, Any]:
 def kernels() -> dict[str, Any]:
     selected, usable, compiled = ops._kernel_sets()
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "compiled": list(compiled),
         "usable": list(usable),
         "selected": selected,
         "forced": os.environ.get("SLIMGRAD_KERNELS"),
     }
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.machine()
-    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-    return found[1] if found else platform.machine()
 
 
 def threads() -> dict[str, Any]:

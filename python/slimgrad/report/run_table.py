@@ -12,7 +12,7 @@ _NOT_SETTINGS = {"kind", "run", "gradients", "schema", "name"}
 
 _HEADS = (
     *("test accuracy", "test loss", "zeros", "bits a value", "steps", "ms a step (median)"),
-    *("peak memory", "tensors", "state"),
+    *("saved for backward", "peak memory", "tensors", "state"),
 )
 
 
@@ -78,6 +78,7 @@ def _results(run: Run) -> dict[str, str]:
     steps = number(end, "steps") or max((line["step"] for line in run.epochs), default=None)
     median = number(end, "median_step_seconds")
     memory = number(end, "peak_memory_bytes")
+    saved, kept = (run.result(name) for name in ("saved_bytes", "kept_bytes"))
     state = "diverged" if end.get("diverged") else "finished" if run.end else "not finished"
     cells = {
         "test accuracy": accuracy if accuracy is None else percent(accuracy),
@@ -86,6 +87,7 @@ def _results(run: Run) -> dict[str, str]:
         "bits a value": bits if bits is None else f"{bits:.2f}",
         "steps": steps if steps is None else f"{steps:,}",
         "ms a step (median)": median if median is None else f"{1e3 * median:.1f}",
+        "saved for backward": f"{size(kept)} of {size(saved)}" if saved and kept else None,
         "peak memory": memory if memory is None else size(memory),
         "state": state if run.config.get("epochs") else None,
     }
@@ -103,7 +105,7 @@ def run_table(runs: list[Run]) -> str:
     shared, differing = _settings(runs)
     results = [_results(run) for run in runs]
     heads = [head for head in _HEADS if any(head in row for row in results)]
-    head = "".join(f"<th>{escape(text)}</th>" for text in ("gradients", *heads, *differing))
+    head = "".join(f"<th>{escape(text)}</th>" for text in ("run", *heads, *differing))
     rows = []
     for run, row in zip(runs, results, strict=True):
         cells = [row.get(name, "-") for name in heads]

@@ -88,6 +88,26 @@ class Run:
     def colour(self) -> str:
         return f"@run{self.index % 8}"
 
+    @property
+    def was_logged(self) -> bool:
+        """By controller.log() or log_run(), at any steps, with whatever the user calls a loss."""
+        return self.is_training and "epochs" not in self.config
+
+    def compressed(self) -> list[str]:
+        """What was set to be compressed, in words; nothing of a plain run."""
+        config = self.config
+        gradients = str(config.get("gradients") or "none")
+        words = [] if gradients == "none" else [gradients]
+        for name in ("activations", "kept"):
+            if config.get(name) not in (None, "torch"):
+                words.append(f"{name} {config[name]}")
+        return [*words, "fake int4"] if config.get("fake_int4") else words
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is known to be one; files of strangers need not say."""
+        return bool(self.config.get("gradients")) and not self.compressed()
+
     def probes(self, tensor: str | None = None) -> list[Probe]:
         """The gradients that were looked at, in the order of the file."""
         if self._probes is None:

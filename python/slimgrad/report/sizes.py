@@ -82,8 +82,8 @@ def bits_of_gradients(runs: list[Run]) -> Figure:
     figure = Figure(
         "bits",
         "Bits a value",
-        "First the mean bits of a neural gradient's value over the run, 32 where nothing is stored "
-        "smaller; second what accuracy it came with.",
+        "First the mean bits of a neural gradient's value over the run, or over the passes that "
+        "were logged, 32 where nothing is stored smaller; second what accuracy it came with.",
         "bits_per_value in layers or end lines",
     )
     found = [(run, bits) for run in runs if (bits := run.bits_per_value()) is not None]

@@ -168,11 +168,7 @@ def accuracy(runs: list[Run]) -> Figure:
     if not points:
         return figure
     traces = [markers([s], [a], run.name, run_marker(run, 12), [run.name]) for run, s, a in points]
-    plain = [
-        a
-        for run in runs
-        if run.sparsity() is None and (a := run.result("test_accuracy")) is not None
-    ]
+    plain = [a for run in runs if run.is_plain and (a := run.result("test_accuracy")) is not None]
     title = "Runs with compressed gradients, by sparsity and test accuracy"
     if plain:
         best = max(plain)

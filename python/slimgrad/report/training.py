@@ -59,12 +59,30 @@ def _x_axis(over: str) -> dict:
     return axis("training steps" if over == "steps" else "seconds of training", rangemode="tozero")
 
 
+def _note(runs: list[Run], trained: str, logged: str) -> str:
+    """trained: what is true of runs of slimgrad-train; logged: of those that somebody logged, of
+    which the page knows no more than the names."""
+    if not _is_logged(runs):
+        return trained
+    if all(run.was_logged for run in runs):
+        return logged
+    return f"Of slimgrad-train: {trained} Of other runs: {logged}"
+
+
+def _is_logged(runs: list[Run]) -> bool:
+    return any(run.was_logged for run in runs)
+
+
 def accuracy(runs: list[Run]) -> Figure:
     figure = Figure(
         "accuracy",
         "Accuracy",
-        "Share of samples (of text: of next bytes) that the network gets right, after each epoch "
-        "or whenever it was logged. Seconds are those of training steps alone.",
+        _note(
+            runs,
+            "Share of samples (of text: of next bytes) that the network gets right, after each "
+            "epoch. Seconds are those of training steps alone.",
+            "The accuracy and the seconds that were passed to controller.log() or log_run().",
+        ),
         "accuracy in epoch lines",
         menu="over",
     )
@@ -76,18 +94,18 @@ def accuracy(runs: list[Run]) -> Figure:
         if not traces:
             return None
         (best, first), (worst, last) = (f(final, key=lambda f: f[0]) for f in (max, min))
-        which = "test" if field == "test_accuracy" else "training"
-        title = f"{first.name} ends at {percent(best)} {which} accuracy"
+        name = "test accuracy"
+        if field == "accuracy":
+            name = "logged accuracy" if _is_logged(runs) else "training accuracy"
+        title = f"{first.name} ends at {percent(best)} {name}"
         if len(final) > 1:
             title = (
-                f"All runs end at {percent(best)} {which} accuracy"
+                f"All runs end at {percent(best)} {name}"
                 if best == worst
                 else f"{title}, the best; {last.name} at {percent(worst)}, the worst"
             )
-        return Variant(over, title, [_panel(traces, over, which)])
-
-    def _panel(traces: list[Trace], over: str, which: str) -> Panel:
-        return Panel(traces, _x_axis(over), axis(f"{which} accuracy", tickformat=".0%"))
+        y = axis(name, tickformat=".0%")
+        return Variant(over, title, [Panel(traces, _x_axis(over), y)])
 
     figure.variants = _by_axis(variant)
     return figure
@@ -97,8 +115,13 @@ def loss(runs: list[Run]) -> Figure:
     figure = Figure(
         "loss",
         "Loss",
-        "Cross-entropy in nats: solid the mean over the training samples of an epoch while it ran, "
-        "dotted over the test samples after it.",
+        _note(
+            runs,
+            "Cross-entropy in nats: solid the mean over the training samples of an epoch while it "
+            "ran, dotted over the test samples after it.",
+            "The loss (solid) and the test_loss (dotted) that were passed to controller.log() or "
+            "log_run(). What they are means of, and their unit, is not recorded.",
+        ),
         "loss in epoch lines",
         menu="over",
     )
@@ -114,9 +137,10 @@ def loss(runs: list[Run]) -> Figure:
                     traces.append(trace | {"legendgroup": run.name, "showlegend": first})
         if not traces:
             return None
-        return Variant(
-            over, _loss_title(runs), [Panel(traces, _x_axis(over), log_axis("loss (nats)"))]
-        )
+        # Losses that somebody logged may be negative.
+        is_positive = all(y is None or y > 0 for trace in traces for y in trace["y"])
+        y = (log_axis if is_positive else axis)("loss" if _is_logged(runs) else "loss (nats)")
+        return Variant(over, _loss_title(runs), [Panel(traces, _x_axis(over), y)])
 
     figure.variants = _by_axis(variant)
     return figure
@@ -132,10 +156,10 @@ def _loss_title(runs: list[Run]) -> str:
         return f"The loss of {', '.join(diverged)} was no longer finite"
     found = [(e[1], e[0], run) for run in runs if (e := ends(run))]
     if not found:
-        return "Loss after each epoch"
+        return "Loss of the test samples"
     last, first, run = min(found, key=lambda f: f[0])
-    title = f"{run.name} comes lowest: its training loss goes from {first:.3g} to {last:.3g}"
-    return title if len(found) > 1 else f"The training loss goes from {first:.3g} to {last:.3g}"
+    what = f"{'logged' if run.was_logged else 'training'} loss goes from {first:.3g} to {last:.3g}"
+    return f"{run.name} comes lowest: its {what}" if len(found) > 1 else f"The {what}"
 
 
 def _diverged(end: Line | None) -> bool:

@@ -144,6 +144,23 @@ def test_remove_restores_the_model(gradients):
     assert sg.compress(model, gradients).converted == GATED
 
 
+@pytest.mark.parametrize("how", [{"gradients": "fp6"}, {"kept": 4}, {"activations": 3}], ids=str)
+def test_a_controller_says_that_it_was_removed(tmp_path, how):
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
+    controller = sg.compress(model, **how)
+    state = controller.state_dict()
+    controller.remove()
+    assert controller.summary() == "removed: the model is as it was before compress()"
+    assert controller.converted == [] and controller.report() == {} and controller.left == {}
+    for op, *arguments in (
+        *(("state_dict",), ("load_state_dict", state), ("log", tmp_path / "log", 1), ("refresh",)),
+        ("set_sparsity", 0.5),
+    ):
+        text = rf"\[{op}\] expected a compressed model, got one after remove\(\)"
+        with pytest.raises(ValueError, match=text):
+            getattr(controller, op)(*arguments)
+
+
 def test_other_hooks_stay():
     model, calls = Net(), []
     model.conv1.register_forward_hook(lambda *_: calls.append(1))

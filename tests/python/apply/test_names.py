@@ -5,7 +5,8 @@ from folded_names import unfold
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimgrad.names import fold, shorten
+from slimgrad.names import fold
+from slimgrad.report.naming import CUT, shorten
 
 WORDS = st.sampled_from(
     ["a", "ab", "abc", "b", "wi", "wi_0", "wi_1", "query", "key", "0", "1", "01"]
@@ -46,15 +47,20 @@ def test_short_names_are_distinct_and_begin_as_the_long_ones(names, width):
     short = shorten(names, width)
     assert list(short) == names and len(set(short.values())) == len(names)
     for name, text in short.items():
-        for whole, part in zip(name.split("."), text.split("."), strict=True):
-            assert whole.startswith(part) and part
+        parts = text.replace(CUT, f"{CUT}.").removesuffix(".").split(".")
+        for whole, part in zip(name.split("."), parts, strict=True):
+            assert whole.startswith(part.removesuffix(CUT)) and part
+            assert part.endswith(CUT) == (part != whole)  # what was cut shows it
             assert part == whole or whole not in ("0", "1")
 
 
 def test_names_are_cut_as_little_as_needed():
     names = ["encoder.block.0.attention.query", "encoder.block.0.attention.key", "lm_head"]
     assert shorten(names, 31) == {name: name for name in names}
-    assert shorten(names, 26)["encoder.block.0.attention.query"] == "encod.block.0.atten.query"
+    assert (
+        shorten(names, 26)["encoder.block.0.attention.query"]
+        == "encod\u2026block.0.atten\u2026query"
+    )
     assert shorten(names, 27)["lm_head"] == "lm_head"
-    assert shorten(names, 12)["encoder.block.0.attention.key"] == "e.b.0.a.key"
+    assert shorten(names, 12)["encoder.block.0.attention.key"] == "e\u2026b\u20260.a\u2026key"
     assert shorten(["", "a"], 5) == {"": "(model)", "a": "a"}

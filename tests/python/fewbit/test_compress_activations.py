@@ -90,6 +90,40 @@ def test_gradients_follow_the_bits(nets):
     assert 0.001 < errors[3] < 0.1 and errors[4] < 1e-3
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"activations": 3},
+        {"activations": "exact", "kept": 4},
+        {"gradients": "fp6", "activations": 3, "kept": "exact"},
+        {"gradients": sg.Prune(weight=0.9, input=0.5), "activations": 2},
+    ],
+)
+def test_the_plain_column_is_that_of_the_plain_model(nets, how):
+    plain, ours, x = nets
+    before = sg.saved_bytes(plain, x)
+    sg.compress(ours, **how)
+    for model in (ours, nn.Sequential(ours)):
+        found = sg.saved_bytes(model, x)
+        assert found.plain == before.plain == before.total > found.total
+        assert [*found.plain_by_layer.values()] == [*before.by_layer.values()]
+        assert sum(found.by_layer.values()) == found.total
+    lines = str(sg.saved_bytes(ours, x)).splitlines()
+    total = next(line for line in lines if line.endswith("total"))
+    assert lines[0].split() == ["plain", "kept"] and f"{before.total:,}" in total
+    rows = [line.replace(",", "").split()[:2] for line in lines[1 : lines.index(total)]]
+    assert [sum(int(row[i]) for row in rows) for i in (0, 1)] == [before.total, found.total]
+
+
+def test_modules_inside_of_stepwise_ones_are_counted_as_them():
+    x = torch.randn(64, 64)
+    table = sg.steps("gelu", bits=3)
+    model = nn.Sequential(nn.Linear(64, 64), sg.nn.Stepwise(nn.GELU(), table), nn.Linear(64, 8))
+    found = sg.saved_bytes(model, x)
+    assert found.plain_by_layer == {"0": 4 * 64 * 64, "1": 4 * 64 * 64, "2": 4 * 64 * 64}
+    assert found.by_layer["1"] == 3 * 64 * 64 // 8
+
+
 def test_what_is_left_is_reported(nets):
     _, ours, x = nets
     controller = sg.compress(ours, activations=3, inputs=x)
@@ -106,7 +140,7 @@ def test_what_is_left_is_reported(nets):
     kept = "3 bits instead of the input"
     assert f"activations, {kept}: 1 GELU, 1 SiLU\n    gelu, silu\n" in controller.summary()
     assert "1 bit instead of the input, exact: 1 ReLU\n    relu\n" in controller.summary()
-    assert controller.converted == [] and controller.report() == {}
+    assert controller.converted == ["gelu", "relu", "silu"] and controller.report() == {}
 
 
 def test_include_and_exclude(nets):
@@ -126,8 +160,9 @@ def test_together_with_gradients(nets):
     controller = sg.compress(
         ours, [sg.Prune(0.8), "fp6"], activations=3, exclude="third", min_elements=1, seed=1
     )
-    assert controller.converted == ["first", "second"] and controller.left == {"third": "excluded"}
-    assert {name for name, _, _ in controller.activations.converted} == {"gelu", "relu", "silu"}
+    assert list(controller.layers) == ["first", "second"]
+    assert controller.left == {"third": "excluded"}
+    assert controller.converted == ["first", "second", "gelu", "relu", "silu"]
     assert sg.saved_bytes(ours, x).total == sg.saved_bytes(alone, x).total
     assert torch.equal(ours(x), plain(x))
     gradients(ours, x)
