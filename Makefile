@@ -117,7 +117,7 @@ results: build ## Train the runs of results/runs.txt that are missing, on DATA=f
 docs: ## Build the site into build/site; it needs no network, and a warning is an error
 	@mkdir -p build
 	@scripts/setup docs
-	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
 	@echo "docs: build/site/index.html; with search: python3 -m http.server -d build/site"
 
 lint: setup ## Check the layout of C++ and Python

@@ -9,7 +9,8 @@
 //   }
 //
 // Files are not trusted: a PayloadError for whatever no writer writes; nothing is allocated by a
-// length that the bytes do not bear out. Pure functions.
+// length that the bytes do not bear out, and an index takes at most 8 times the size of the file
+// and 64 KiB, as text and again in memory. Pure functions.
 #ifndef SLIMGRAD_CONTAINER_H_
 #define SLIMGRAD_CONTAINER_H_
 
@@ -35,7 +36,7 @@ struct ContainerEntry {
 };
 
 struct ContainerIndex {
-  // Of the whole file, in order; nothing if it has none.
+  // Of the whole file, in order, no key twice; nothing if it has none.
   std::optional<std::vector<std::pair<std::string, std::string>>> metadata;
   std::vector<ContainerEntry> entries;  // no two with the same name
 };
@@ -44,14 +45,17 @@ struct ContainerIndex {
 bool is_container(std::span<const std::uint8_t> file);
 
 // Checks the index, and that it and the payloads fill the file exactly. The payloads themselves are
-// not looked at. Throws PayloadError.
-ContainerIndex parse_container(std::span<const std::uint8_t> file);
+// not looked at. `max_bytes`: what the index, with the metadata, may take beyond 64 KiB, for
+// whoever reads files of strangers. Throws PayloadError.
+ContainerIndex parse_container(std::span<const std::uint8_t> file,
+                               std::uint64_t max_bytes = std::uint64_t{1} << 60);
 
 // Throws PayloadError unless the payload with this header is the one that the index describes.
 void check_entry(const ContainerEntry& entry, const PayloadInfo& info);
 
 // What comes before the payloads; the entries' offsets are not looked at. Throws InvalidArgument
-// for more than 32 dimensions, two tensors of one name, or text that is not UTF-8.
+// for more than 32 dimensions, a length of 2^63 or more, two tensors of one name, metadata with a
+// key twice, or text that is not UTF-8.
 std::vector<std::uint8_t> container_header(const ContainerIndex& index);
 
 // The type of a payload that holds a tensor of this type as it is. Nothing for others (I64, BOOL,

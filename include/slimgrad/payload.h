@@ -42,8 +42,8 @@ namespace slimgrad {
 enum class EntropyCoder { kRans, kHuffman, kNone };
 EntropyCoder parse_entropy_coder(std::string_view name);  // "rans", "huffman", "none"
 
-// The values in the order of the shape, without gaps, aligned as their type asks. The memory is
-// only read. At most 32 dimensions. In Fortran order the first index runs fastest; the values are
+// The values in the order of the shape, without gaps, aligned as their type asks. They are only
+// read. At most 32 dimensions. In Fortran order the first index runs fastest; the values are
 // coded, and come back, in the order in which they lie.
 struct TensorView {
   const void* data = nullptr;
@@ -82,9 +82,10 @@ struct EncodeOptions {
 
   // Code a tensor with NaN or Inf as kLossless where its kind has no codes for them.
   bool exact_if_nonfinite = false;
-  // The encoder writes what a reader will get back over the tensor's values: kUniform, kFloat, and
-  // whatever is exact. (What kPruned does to survivors is seen only by decoding.)
-  bool replace = false;
+  // Empty, or the memory of the tensor's values, where the encoder then writes what a reader will
+  // get back: kUniform, kFloat, and whatever is exact. (What kPruned does to survivors is seen only
+  // by decoding.)
+  std::span<std::uint8_t> replaced = {};
 };
 
 std::vector<std::uint8_t> encode(const TensorView& tensor, const EncodeOptions& options = {});

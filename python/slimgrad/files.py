@@ -40,6 +40,7 @@ _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _PAYLOAD_TYPES = ("F32", "BF16", "F16", "F64", "I8")
 _LOSSY_TYPES = ("F32", "BF16", "F16")
 _MAGIC = b"\x8dSGC"
+_NO_LIMIT = 1 << 60
 
 
 def _bytes_of_file(file: str | os.PathLike | Payload) -> torch.Tensor:
@@ -58,16 +59,15 @@ def _bytes_of_file(file: str | os.PathLike | Payload) -> torch.Tensor:
         return bytes_of(memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)), "load")
 
 
-def _entries(file: torch.Tensor):
-    """name, type, shape, payload and size of every tensor of a container; and its metadata."""
-    names, types, num_dims, lengths, offsets, sizes, num_bytes, has_metadata, words = checked(
-        ops.container_index, file
+def _entries(file: torch.Tensor, max_bytes: int | None):
+    """name, type, shape, payload and size of every tensor of a container."""
+    names, types, num_dims, lengths, offsets, sizes, num_bytes = checked(
+        ops.container_index, file, _NO_LIMIT if max_bytes is None else min(max_bytes, _NO_LIMIT)
     )
     length = iter(lengths)
     shapes = [list(itertools.islice(length, count)) for count in num_dims]
     payloads = [file[at : at + size] for at, size in zip(offsets, sizes, strict=True)]
-    entries = list(zip(names, types, shapes, payloads, num_bytes, strict=True))
-    return entries, dict(zip(words[::2], words[1::2], strict=True)) if has_metadata else None
+    return list(zip(names, types, shapes, payloads, num_bytes, strict=True))
 
 
 def _tensor_of(name: str, kind: str, shape: list[int], payload: torch.Tensor) -> torch.Tensor:
@@ -86,19 +86,19 @@ def load(
     a file of several from a .safetensors file, ``save`` from a dict; both from one tensor one of
     one. Damage raises ``PayloadError``.
 
-    ``max_bytes``: refuse a file whose tensors would together take more, before anything is
-    allocated; see ``decode``.
+    ``max_bytes``: refuse a file whose tensors would together take more, before any of them is
+    allocated; see ``decode``. Names, shapes and metadata may take as much again, and 64 KiB.
     """
     data = _bytes_of_file(file)
     if bytes(data[: len(_MAGIC)].tolist()) != _MAGIC:
         return decode(data, max_bytes=max_bytes)
-    entries, _ = _entries(data)
+    entries = _entries(data, max_bytes)
     announced = sum(num_bytes for *_, num_bytes in entries)
     if max_bytes is not None and announced > max_bytes:
         raise PayloadError(f"the file is of {announced} bytes, more than {max_bytes}")
     for name, kind, *_ in entries:
         if kind not in _TYPES:
-            raise ValueError(f"[load] expected types that torch has, got {kind} of {name!r}")
+            raise PayloadError(f"[load] expected types that torch has, got {kind} of {name!r}")
     return {
         name: _tensor_of(name, kind, shape, payload) for name, kind, shape, payload, _ in entries
     }

@@ -17,6 +17,7 @@ inline constexpr std::array<std::uint8_t, 4> kPayloadMagic = {0x8d, 'S', 'G', 'P
 inline constexpr std::array<std::uint8_t, 4> kContainerMagic = {0x8d, 'S', 'G', 'C'};
 inline constexpr std::uint8_t kPayloadVersion = 1;
 inline constexpr std::size_t kMaxShapeLengths = 32;
+inline constexpr std::uint64_t kMaxShapeLength = (std::uint64_t{1} << 63) - 1;
 inline constexpr std::uint8_t kFortranFlag = 0x80;  // beside the number of dimensions
 inline constexpr int kMinBlockLog2 = 12, kMaxBlockLog2 = 20;
 inline constexpr std::size_t kChecksumBytes = 8;

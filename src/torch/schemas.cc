@@ -105,8 +105,8 @@ TORCH_LIBRARY(slimgrad, m) {
 
   // The index of a file with several payloads, in columns: torch/coding/container.cc says which.
   m.def(
-      "container_index(Tensor file) "
-      "-> (str[], str[], int[], int[], int[], int[], int[], bool, str[])");
+      "container_index(Tensor file, int max_bytes) "
+      "-> (str[], str[], int[], int[], int[], int[], int[])");
   m.def(
       "container_header(str[] names, str[] types, int[] num_dims, int[] lengths, "
       "int[] payload_bytes, bool has_metadata, str[] metadata) -> Tensor");

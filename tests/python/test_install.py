@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+WANTS_TORCH = """\
+cmake_minimum_required(VERSION 3.25)
+project(p LANGUAGES CXX)
+find_package(slimgrad REQUIRED COMPONENTS torch)
+"""
 
 
 def example(language):
@@ -27,23 +32,64 @@ def run(*command, **options):
     return done.stdout.strip()
 
 
-def configure(project, *options):
-    cmake_dir = run(sys.executable, "-m", "slimgrad", "--cmake-dir", cwd="/")
-    return attempt("cmake", "-B", "build", f"-Dslimgrad_DIR={cmake_dir}", *options, cwd=project)
+def pip_copy():
+    return run(sys.executable, "-m", "slimgrad", "--cmake-dir", cwd="/")
 
 
-def built(project, *options):
-    done = configure(project, *options)
+def configure(project, *options, package=None):
+    found = f"-Dslimgrad_DIR={package or pip_copy()}"
+    return attempt("cmake", "-B", "build", found, *options, cwd=project)
+
+
+def built(project, *options, package=None):
+    done = configure(project, *options, package=package)
     assert done.returncode == 0, done.stderr
     run("cmake", "--build", "build", cwd=project)
     return project / "build"
 
 
 @pytest.fixture(scope="module")
-def uses_torch(tmp_path_factory):
+def prefix(tmp_path_factory):
+    """Where `cmake --install` put what the folder of `make build`, which pip has used, holds."""
+    if not (ROOT / "build" / "release" / "cmake_install.cmake").exists():
+        pytest.skip("make build was not run here")
+    folder = tmp_path_factory.mktemp("prefix")
+    run("cmake", "--install", str(ROOT / "build" / "release"), "--prefix", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module", params=["pip", "cmake"])
+def uses_torch(request, tmp_path_factory):
     project = tmp_path_factory.mktemp("uses_slimgrad")
     shutil.copytree(ROOT / "tests" / "install", project, dirs_exist_ok=True)
-    return built(project)
+    if request.param == "pip":
+        return built(project)
+    return built(project, package=request.getfixturevalue("prefix") / "lib" / "cmake" / "slimgrad")
+
+
+def test_cmake_install_brings_programs_that_run_and_nothing_of_a_wheel(prefix):
+    assert {entry.name for entry in prefix.iterdir()} == {"bin", "include", "lib"}
+    assert "formats" in run(str(prefix / "bin" / "slimgrad"), "--help", cwd="/")
+    assert "--model" in run(str(prefix / "bin" / "slimgrad-train"), "--help", cwd="/")
+
+
+def test_the_core_is_configured_and_installed_without_torch_and_python(tmp_path):
+    """Its library is an empty file here: compiling it takes minutes."""
+    build = tmp_path / "core"
+    run(
+        *("cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", "-DSLIMGRAD_TORCH=OFF"),
+        *("-DSLIMGRAD_PROGRAM=OFF", "-DPython3_EXECUTABLE=/nowhere"),
+    )
+    (build / "libslimgrad.a").touch()
+    run("cmake", "--install", str(build), "--prefix", str(tmp_path / "prefix"))
+    package = tmp_path / "prefix" / "lib" / "cmake" / "slimgrad"
+    (tmp_path / "CMakeLists.txt").write_text(example("cmake"))
+    (tmp_path / "ten_lines.cc").touch()
+    assert configure(tmp_path, package=package).returncode == 0
+    (tmp_path / "CMakeLists.txt").write_text(WANTS_TORCH)
+    done = configure(tmp_path, package=package)
+    assert done.returncode != 0
+    assert "built without torch (-DSLIMGRAD_TORCH=OFF)" in " ".join(done.stderr.split())
 
 
 def test_the_torch_component_links_and_runs(uses_torch):
@@ -65,14 +111,22 @@ def test_the_ten_lines_of_cpp_build_in_an_empty_folder_without_torch(tmp_path):
     assert "torch" not in run("ldd", str(build / "ten_lines"))
 
 
-def test_a_missing_torch_is_named(tmp_path):
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\n"
-        "find_package(slimgrad REQUIRED COMPONENTS torch)\n"
-    )
+def test_a_missing_torch_is_named_and_what_to_set(tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text(WANTS_TORCH)
     done = configure(tmp_path, "-DSLIMGRAD_LIBTORCH=/nowhere")
     assert done.returncode != 0
-    assert "no libtorch in these folders: /nowhere" in " ".join(done.stderr.split())
+    message = " ".join(done.stderr.split())
+    assert "no libtorch in these folders: /nowhere" in message
+    assert "with -DSLIMGRAD_LIBTORCH=FOLDER" in message
+
+
+def test_scripts_run_the_tools_of_their_own_environment():
+    """The first line of bin/pip and its like names the folder in which it was installed, which is
+    another checkout's environment in one that was copied or moved."""
+    files = [ROOT / "Makefile", *(f for f in (ROOT / "scripts").iterdir() if f.is_file())]
+    for file in files:
+        code = re.sub(r"(?m)^#.*", "", file.read_text())
+        assert not re.search(r"(?m)venv[\w-]*/bin/(?!python|ruff)\w|^(pip|auditwheel) ", code), file
 
 
 def test_imports_and_runs_from_anywhere(tmp_path):

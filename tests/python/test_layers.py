@@ -116,6 +116,18 @@ def test_includes_point_downwards(layer, file):
             assert target in MAY_INCLUDE[layer], f"{layer} may not include {path}"
 
 
+ALLOCATES = re.compile(r"#include <(vector|string|memory|map|deque)>|\bnew\b [A-Z]|\bmalloc\(")
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "src" / "kernels").rglob("*/*.*")), ids=lambda file: file.name
+)
+def test_kernels_do_not_allocate(file):
+    """They are noexcept: memory that there is not would end the process."""
+    code = re.sub(r"//.*", "", file.read_text())
+    assert not ALLOCATES.search(code), f"{file.name} allocates; let the caller bring the memory"
+
+
 # The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
 ROOMS = {"measure", "apply", "coding", "sparse", "fewbit", "kept"}
 

@@ -277,7 +277,13 @@ def parse_header(data: torch.Tensor) -> Header:
     serial, nbytes, *shape, body_check = rest
     if kind >= len(KINDS) or coding >= len(_CODINGS) or dtype >= len(_TYPES) or wants > 1:
         raise PayloadError("the header has a code that no writer writes")
-    if dims > _MOST_DIMENSIONS or sorted(order[:dims]) != list(range(dims)):
+    # Strides are products of lengths, also where a length is 0.
+    largest = math.prod(max(length, 1) for length in shape[:dims])
+    if (
+        dims > _MOST_DIMENSIONS
+        or sorted(order[:dims]) != list(range(dims))
+        or largest * _TYPES[dtype].itemsize >= 1 << 63
+    ):
         raise PayloadError("the header has dimensions that no writer writes")
     header = Header(
         KINDS[kind],

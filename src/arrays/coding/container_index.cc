@@ -18,6 +18,8 @@ constexpr std::array<std::string_view, 4> kEntryKeys = {"name", "dtype", "shape"
 // Called for every token of the text. A function that returns false ends the reading.
 class IndexReader : public nlohmann::json_sax<Json> {
  public:
+  explicit IndexReader(std::uint64_t max_bytes) : max_bytes_(max_bytes), bytes_left_(max_bytes) {}
+
   bool is_complete() const { return place_ == Place::kEnd; }
   ContainerIndex take() { return std::move(index_); }
 
@@ -29,6 +31,7 @@ class IndexReader : public nlohmann::json_sax<Json> {
         index_.metadata.emplace();
         return is_value_of("metadata") && enter_metadata();
       case Place::kTensors:
+        take_room(sizeof(ContainerEntry));
         index_.entries.emplace_back();
         seen_.fill(false);
         return enter(Place::kEntry);
@@ -62,6 +65,7 @@ class IndexReader : public nlohmann::json_sax<Json> {
 
   bool key(string_t& text) override {
     if (place_ == Place::kMetadata) {
+      take_room(sizeof(std::pair<std::string, std::string>) + text.size());
       index_.metadata->emplace_back(std::move(text), "");
       return true;
     }
@@ -77,6 +81,7 @@ class IndexReader : public nlohmann::json_sax<Json> {
     return !std::exchange(seen_[static_cast<std::size_t>(found - kEntryKeys.begin())], true);
   }
   bool string(string_t& text) override {
+    take_room(text.size());
     if (place_ == Place::kMetadata) {
       index_.metadata->back().second = std::move(text);
       return true;
@@ -88,8 +93,9 @@ class IndexReader : public nlohmann::json_sax<Json> {
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (place_ == Place::kShape) {
+      take_room(sizeof value);
       index_.entries.back().shape.push_back(value);
-      return index_.entries.back().shape.size() <= kMaxShapeLengths;
+      return index_.entries.back().shape.size() <= kMaxShapeLengths && value <= kMaxShapeLength;
     }
     if (place_ != Place::kEntry || !is_value_of("bytes")) return false;
     index_.entries.back().num_bytes = value;
@@ -109,6 +115,13 @@ class IndexReader : public nlohmann::json_sax<Json> {
  private:
   enum class Place { kStart, kFile, kMetadata, kTensors, kEntry, kShape, kEnd };
 
+  void take_room(std::uint64_t num_bytes) {
+    if (num_bytes > bytes_left_)
+      throw PayloadError(PayloadErrorCode::kTooLarge,
+                         "[decode] damaged container: an index that takes more than " +
+                             std::to_string(max_bytes_) + " bytes of memory");
+    bytes_left_ -= num_bytes;
+  }
   bool enter(Place place) {
     place_ = place;
     return true;
@@ -116,6 +129,8 @@ class IndexReader : public nlohmann::json_sax<Json> {
   bool enter_metadata() { return !std::exchange(saw_metadata_, true) && enter(Place::kMetadata); }
   bool is_value_of(std::string_view key) const { return key_ == key; }
 
+  const std::uint64_t max_bytes_;
+  std::uint64_t bytes_left_;
   ContainerIndex index_;
   Place place_ = Place::kStart;
   std::string_view key_;  // the last one, of the file's or an entry's
@@ -146,8 +161,9 @@ std::optional<std::string> index_text(const ContainerIndex& index) {
   }
 }
 
-std::optional<ContainerIndex> read_index(std::span<const std::uint8_t> text) {
-  IndexReader reader;
+std::optional<ContainerIndex> read_index(std::span<const std::uint8_t> text,
+                                         std::uint64_t max_bytes) {
+  IndexReader reader(max_bytes);
   if (!Json::sax_parse(text.begin(), text.end(), &reader) || !reader.is_complete())
     return std::nullopt;
   return reader.take();

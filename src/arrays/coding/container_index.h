@@ -19,8 +19,11 @@ std::optional<std::string> index_text(const ContainerIndex& index);
 
 // Nothing for text that index_text() does not write, but for spaces and the order of keys. It is
 // read without a tree: memory stays in proportion to what is kept, however deeply brackets nest,
-// and time to the length of the text, however many keys there are.
-std::optional<ContainerIndex> read_index(std::span<const std::uint8_t> text);
+// and time to the length of the text, however many keys there are. Throws PayloadError, kTooLarge,
+// as soon as entries and metadata take more than max_bytes: a pair of empty strings has 6 bytes as
+// text and 64 in memory.
+std::optional<ContainerIndex> read_index(std::span<const std::uint8_t> text,
+                                         std::uint64_t max_bytes);
 
 }  // namespace slimgrad
 

@@ -21,19 +21,22 @@ namespace {
 
 using kernels::MagnitudeRange;
 
-void check_tensor(const TensorView& tensor) {
+// Returns how many bytes the values have.
+std::uint64_t check_tensor(const TensorView& tensor) {
   check(tensor.shape.size() <= kMaxShapeLengths, "encode", "at most 32 dimensions",
         tensor.shape.size());
   std::uint64_t bytes = bytes_of(tensor.dtype);
   for (const std::uint64_t length : tensor.shape) {
-    if (length == 0) return;
+    if (length == 0) return 0;
     check(!__builtin_mul_overflow(bytes, length, &bytes) && bytes <= kMaxTensorBytes, "encode",
           "a tensor of at most 2^60 bytes", "more");
   }
   check(tensor.data != nullptr, "encode", "a pointer to the values", "null");
+  return bytes;
 }
 
-void check_options(const TensorView& tensor, const EncodeOptions& options) {
+void check_options(const TensorView& tensor, std::uint64_t num_bytes,
+                   const EncodeOptions& options) {
   const PayloadKind kind = options.kind;
   check(kind != PayloadKind::kRaw, "encode", "mode to be lossless, uniform, float or pruned",
         "raw");
@@ -54,6 +57,9 @@ void check_options(const TensorView& tensor, const EncodeOptions& options) {
         "encode", "coder rans or huffman for all modes but uniform and float", "none");
   check(options.coder != EntropyCoder::kNone || options.model == TableModel::kCounted, "encode",
         "coder rans or huffman for a fitted model", "none");
+  check(options.replaced.empty() ||
+            (options.replaced.data() == tensor.data && options.replaced.size() == num_bytes),
+        "encode", "replaced to be the memory of the tensor", "other memory");
   check(options.block_log2 >= kMinBlockLog2 && options.block_log2 <= kMaxBlockLog2, "encode",
         "block_log2 from 12 to 20", options.block_log2);
 }
@@ -177,8 +183,7 @@ bool better_as_classes(const TensorView& tensor, std::uint64_t num_values) {
 }  // namespace
 
 PayloadInfo choose_payload(const TensorView& tensor, const EncodeOptions& options) {
-  check_tensor(tensor);
-  check_options(tensor, options);
+  check_options(tensor, check_tensor(tensor), options);
   PayloadInfo info;
   info.dtype = tensor.dtype;
   info.shape = tensor.shape;

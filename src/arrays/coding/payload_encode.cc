@@ -77,7 +77,7 @@ struct PayloadEncoder::State {
     template <typename T>
     void put_symbols(std::span<const T> values, std::size_t first, std::uint8_t*& next);
     template <typename T>
-    void replace(std::span<const T> values) const;
+    void replace(std::size_t first) const;
     template <typename T>
     void put_pruned(std::span<const T> values, std::size_t first, std::uint8_t*& next);
   };
@@ -128,15 +128,15 @@ void PayloadEncoder::State::Worker::put_symbols(std::span<const T> values, std::
                                         RandomStream(state.options.seed, Stream::kRound), first,
                                         symbols.data());
   }
-  if (state.options.replace && info.kind != PayloadKind::kPruned) replace(values);
+  if (!state.options.replaced.empty() && info.kind != PayloadKind::kPruned) replace<T>(first);
   put_part(encoder.encode(symbols), Place::kLast, next);
 }
 
-// The values become what their symbols stand for.
+// The values from `first` on become what their symbols stand for.
 template <typename T>
-void PayloadEncoder::State::Worker::replace(std::span<const T> values) const {
+void PayloadEncoder::State::Worker::replace(std::size_t first) const {
   const PayloadInfo& info = state.info;
-  T* const to = const_cast<T*>(values.data());
+  T* const to = reinterpret_cast<T*>(state.options.replaced.data()) + first;
   const int half = half_of(info.bits);
   if (info.kind == PayloadKind::kFloat)
     kernels::look_up(symbols, float_value_table<T>(state.options.format, info.scale), to);

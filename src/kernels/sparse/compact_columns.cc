@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <vector>
 
 #include <slimgrad/half.h>
 
@@ -157,8 +156,31 @@ template <typename T>
 void compact_matrix(const LoopTreatment& treatment, const MatrixRows<T>& rows,
                     const ColumnLists& lists) {
   if (!treatment.prunes()) return compact_columns_scalar(treatment, rows, lists);
-  static thread_local std::vector<T> buffer;
-  compact_columns_scalar(LoopTreatment{}, pruned_rows(treatment, rows, buffer), lists);
+  const ListRoom& room = lists.room;
+  for (std::int64_t c = 0; c < lists.num_columns; ++c) room.ends[c] = c * room.stride;
+  const MatrixRows<T> wanted = {rows.data + lists.first_column, rows.count, lists.num_columns,
+                                rows.first_index + static_cast<std::uint64_t>(lists.first_column),
+                                rows.stride};
+  for_pruned_rows(treatment, wanted,
+                  [&](const T* x, std::int64_t row, std::int64_t column, std::int64_t count) {
+                    const std::int32_t offset = lists.row_offsets[row];
+                    for (std::int64_t i = 0; i < count; ++i) {
+                      const std::uint32_t bits = float_bits(x[i]);
+                      if ((bits & ~kSignMask) == 0) continue;
+                      const std::int64_t end = room.ends[column + i]++;
+                      room.values[end] = std::bit_cast<float>(bits);
+                      room.offsets[end] = offset;
+                    }
+                  });
+  std::int64_t to = lists.starts[0];
+  for (std::int64_t c = 0; c < lists.num_columns; ++c) {
+    const std::int32_t more = lists.column_offsets != nullptr ? lists.column_offsets[c] : 0;
+    for (std::int64_t i = c * room.stride; i < room.ends[c]; ++i, ++to) {
+      lists.values[to] = room.values[i];
+      lists.offsets[to] = room.offsets[i] + more;
+    }
+    lists.starts[c + 1] = to;
+  }
 }
 
 #endif

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <vector>
 
 #include <slimgrad/half.h>
 
@@ -143,12 +142,37 @@ HWY_INLINE void compact_matrix(const LoopTreatment& treatment, const MatrixRows<
 
 #else
 
+// The survivors of a row's columns [column, column + count), which are pruned, that belong to a
+// block, to the end of its list.
+template <typename T>
+void append(const T* x, std::int64_t row, std::int64_t column, std::int64_t count,
+            const CompactBlock& block) {
+  const std::int64_t from = std::max(block.first_column, column);
+  const std::int64_t to = std::min(block.first_column + block.num_columns, column + count);
+  if (from >= to) return;
+  // A row that comes in pieces goes on where the piece before has ended.
+  std::int64_t end = block.marks[from == block.first_column ? row : row + 1];
+  for (std::int64_t c = from; c < to; ++c) {
+    const std::uint32_t bits = float_bits(x[c - column]);
+    if ((bits & ~kSignMask) == 0) continue;
+    block.values[end] = std::bit_cast<float>(bits);
+    const std::int64_t k = c - block.first_column;
+    block.offsets[end++] =
+        block.row_offsets[row] + (block.column_offsets != nullptr
+                                      ? block.column_offsets[k]
+                                      : static_cast<std::int32_t>(k) * block.column_step);
+  }
+  block.marks[row + 1] = end;
+}
+
 template <typename T>
 void compact_matrix(const LoopTreatment& treatment, const MatrixRows<T>& rows,
                     std::span<const CompactBlock> blocks) {
   if (!treatment.prunes()) return compact_rows_scalar(treatment, rows, blocks);
-  static thread_local std::vector<T> buffer;
-  compact_rows_scalar(LoopTreatment{}, pruned_rows(treatment, rows, buffer), blocks);
+  for_pruned_rows(treatment, rows,
+                  [&](const T* x, std::int64_t row, std::int64_t column, std::int64_t count) {
+                    for (const CompactBlock& block : blocks) append(x, row, column, count, block);
+                  });
 }
 
 #endif

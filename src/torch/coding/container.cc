@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <slimgrad/container.h>
@@ -28,36 +29,30 @@ struct Columns {
 
 // Every payload is compared with the index by its header; its checksum is left to whoever decodes
 // it. Names, types, numbers of dimensions, all shapes one after the other, offsets and sizes of the
-// payloads, sizes of the tensors; whether there is metadata, and its keys and values in turn.
-std::tuple<Names, Names, Numbers, Numbers, Numbers, Numbers, Numbers, bool, Names>
-container_index_cpu(const at::Tensor& file) {
+// payloads, sizes of the tensors. An index that takes more than max_bytes and 64 KiB is refused.
+std::tuple<Names, Names, Numbers, Numbers, Numbers, Numbers, Numbers> container_index_cpu(
+    const at::Tensor& file, std::int64_t max_bytes) {
   check(file.scalar_type() == at::kByte && file.dim() == 1, "load",
         "a file as a uint8 tensor of one dimension", c10::toString(file.scalar_type()), " with ",
         file.dim(), " dimensions");
   const at::Tensor contiguous = file.contiguous();
   const std::span<const std::uint8_t> bytes = elements<std::uint8_t>(contiguous);
-  const ContainerIndex index = parse_container(bytes);
+  ContainerIndex index =
+      parse_container(bytes, static_cast<std::uint64_t>(std::max<std::int64_t>(max_bytes, 0)));
   Columns to;
-  for (const ContainerEntry& entry : index.entries) {
+  for (ContainerEntry& entry : index.entries) {
     const PayloadDecoder decoder(bytes.subspan(entry.offset, entry.num_bytes), Verification::kLast);
     check_entry(entry, decoder.info());
-    to.names.push_back(entry.name);
-    to.types.push_back(entry.type);
+    to.names.push_back(std::move(entry.name));
+    to.types.push_back(std::move(entry.type));
     to.num_dims.push_back(static_cast<std::int64_t>(entry.shape.size()));
     to.lengths.insert(to.lengths.end(), entry.shape.begin(), entry.shape.end());
     to.offsets.push_back(static_cast<std::int64_t>(entry.offset));
     to.payload_bytes.push_back(static_cast<std::int64_t>(entry.num_bytes));
     to.value_bytes.push_back(static_cast<std::int64_t>(decoder.info().num_bytes()));
   }
-  Names metadata;
-  if (index.metadata)
-    for (const auto& [key, value] : *index.metadata) {
-      metadata.push_back(key);
-      metadata.push_back(value);
-    }
-  return {to.names,   to.types,         to.num_dims,    to.lengths,
-          to.offsets, to.payload_bytes, to.value_bytes, index.metadata.has_value(),
-          metadata};
+  return {to.names,   to.types,         to.num_dims,   to.lengths,
+          to.offsets, to.payload_bytes, to.value_bytes};
 }
 
 // The same columns the other way. REQUIRES, as Python makes them: as many of each as of names, and

@@ -59,7 +59,7 @@ std::size_t encode_piece(const TensorView& view, const EncodeOptions& options,
 
 // What a reader makes of a payload that the encoder could not say.
 bool needs_decoding(const EncodeOptions& options) {
-  return options.replace && options.kind == PayloadKind::kPruned &&
+  return !options.replaced.empty() && options.kind == PayloadKind::kPruned &&
          options.survivors != Survivors::kExact;
 }
 
@@ -78,13 +78,17 @@ at::Tensor encode_pieces_cpu(at::TensorList pieces, c10::List<bool> plain, at::I
   options.block_log2 = small_int(block_log2);
   options.fit_sample = 8192;
   options.exact_if_nonfinite = true;
-  options.replace = replace;
   const std::span<std::uint8_t> room = mutable_elements<std::uint8_t>(out);
   std::size_t end = piece_table_bytes(pieces.size());
   check(room.size() >= end, "encode_pieces", "room for the sizes of the pieces", room.size(),
         " bytes for ", end);
   std::vector<std::size_t> sizes;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
+    // Before the pointer to read from: a piece that shares its memory until it is written to gets
+    // memory of its own here.
+    if (replace && !plain[i])
+      options.replaced = {static_cast<std::uint8_t*>(pieces[i].mutable_data_ptr()),
+                          static_cast<std::size_t>(pieces[i].nbytes())};
     const TensorView view = flat_view(dtype, pieces[i].numel(), pieces[i].const_data_ptr());
     const std::span<std::uint8_t> left = room.subspan(end);
     const std::span<std::uint8_t> part = left.first(
@@ -94,10 +98,7 @@ at::Tensor encode_pieces_cpu(at::TensorList pieces, c10::List<bool> plain, at::I
     } else {
       options.seed = derive_seed(static_cast<std::uint64_t>(seed), {keys[i]});
       sizes.push_back(encode_piece(view, options, part));
-      if (needs_decoding(options))
-        decode_into(part.first(sizes.back()),
-                    {static_cast<std::uint8_t*>(pieces[i].mutable_data_ptr()),
-                     static_cast<std::size_t>(pieces[i].nbytes())});
+      if (needs_decoding(options)) decode_into(part.first(sizes.back()), options.replaced);
     }
     end += sizes.back();
   }

@@ -114,6 +114,7 @@ TEST(Container, RefusesIndicesThatNobodyWrites) {
           R"({"metadata":null,"tensors":[],"tensors":[]})",
           R"({"metadata":{"a":1},"tensors":[]})",
           R"({"metadata":{"a":{}},"tensors":[]})",
+          R"({"metadata":{"a":"","b":"","a":""},"tensors":[]})",
           R"({"metadata":[],"tensors":[]})",
           R"({"metadata":null,"tensors":{}})",
           R"({"metadata":null,"tensors":[1]})",
@@ -121,6 +122,7 @@ TEST(Container, RefusesIndicesThatNobodyWrites) {
           R"({"metadata":null,"tensors":[[]]})",
           R"({"metadata":null,"tensors":[{"name":"a","dtype":"F32","shape":[-1],"bytes":0}]})",
           R"({"metadata":null,"tensors":[{"name":"a","dtype":"F32","shape":[1.5],"bytes":0}]})",
+          R"({"metadata":null,"tensors":[{"name":"a","dtype":"F4","shape":[0,9223372036854775808],"bytes":0}]})",
           R"({"metadata":null,"tensors":[{"name":"a","dtype":"F32","shape":[[]],"bytes":0}]})",
           R"({"metadata":null,"tensors":[{"name":"a","dtype":"F32","shape":1,"bytes":0}]})",
           R"({"metadata":null,"tensors":[{"name":1,"dtype":"F32","shape":[],"bytes":0}]})",
@@ -128,7 +130,7 @@ TEST(Container, RefusesIndicesThatNobodyWrites) {
           R"({"metadata":null,"tensors":[{"name":"a","name":"b","dtype":"","shape":[],"bytes":0}]})",
           R"({"metadata":null,"tensors":[)" + entry + "," + entry + "]}",
           "{\"metadata\":null,\"tensors\":[{\"name\":\"\xff\"}]}",
-          std::string(1 << 20, '['),
+          std::string(60'000, '['),
       })
     EXPECT_THROW(parse_container(with_index(text)), PayloadError) << text.substr(0, 100);
 }
@@ -146,6 +148,51 @@ TEST(Container, AnIndexBeyondTheLimitIsNotDecoded) {
   }
 }
 
+PayloadErrorCode error_of(const Bytes& file, std::uint64_t max_bytes) {
+  try {
+    parse_container(file, max_bytes);
+  } catch (const PayloadError& error) {
+    return error.code();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+// Metadata of so many pairs, with values of so many characters.
+ContainerIndex with_metadata(int pairs, std::size_t length) {
+  ContainerIndex index;
+  index.metadata.emplace();
+  for (int i = 0; i < pairs; ++i)
+    index.metadata->emplace_back(std::to_string(i), std::string(length, 'a'));
+  return index;
+}
+
+constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
+
+// Neither text that is long for its bytes, nor strings that are large for their text.
+TEST(Container, AnIndexIsBoundByTheFileAndByTheCaller) {
+  const std::string nothing = R"({"metadata":null,"tensors":[]})";
+  EXPECT_EQ(error_of(with_index(nothing + std::string(1 << 20, ' ')), kNoLimit),
+            PayloadErrorCode::kTooLarge);
+  EXPECT_NO_THROW(parse_container(with_index(nothing + std::string(60'000, ' ')), 0));
+  const Bytes many = container_header(with_metadata(100'000, 0));
+  EXPECT_EQ(parse_container(many).metadata->size(), 100'000u);
+  EXPECT_EQ(error_of(many, 1'000'000), PayloadErrorCode::kTooLarge);  // of 1.2 MB text
+  EXPECT_EQ(error_of(many, 5'000'000), PayloadErrorCode::kTooLarge);  // and 6.9 MB in memory
+  EXPECT_NO_THROW(parse_container(many, 7'000'000));
+  std::string pairs;
+  for (int i = 0; i < 10'000; ++i) pairs += R"("":"",)";
+  EXPECT_EQ(error_of(with_index(R"({"metadata":{)" + pairs + R"("":""},"tensors":[]})"), 0),
+            PayloadErrorCode::kTooLarge);
+}
+
+TEST(Container, WhatIsWrittenIsReadHoweverWellItsIndexIsCoded) {
+  for (const auto& [pairs, length] : {std::pair(1, 5'000'000), {100'000, 0}, {3000, 1000}}) {
+    const ContainerIndex index = with_metadata(pairs, static_cast<std::size_t>(length));
+    EXPECT_EQ(parse_container(container_header(index)).metadata, index.metadata);
+  }
+}
+
 TEST(Container, EntriesAreComparedWithPayloads) {
   const PayloadInfo floats = inspect(encode({kFloats, DType::kFloat32, {2, 3}}));
   const PayloadInfo others = inspect(encode({kOthers, DType::kInt8, {16}}));
@@ -158,6 +205,11 @@ TEST(Container, EntriesAreComparedWithPayloads) {
   for (const ContainerEntry& wrong : std::vector<ContainerEntry>{
            {"a", "I64", {3}}, {"a", "I64", {1ull << 62, 4}}, {"a", "I64", {0}}, {"a", "F32", {4}}})
     EXPECT_THROW(check_entry(wrong, others), PayloadError);
+  const PayloadInfo none = inspect(encode({kOthers, DType::kInt8, {0}}));
+  EXPECT_NO_THROW(check_entry({"a", "I64", {0, 1ull << 59}}, none));
+  for (const ContainerEntry& wrong : std::vector<ContainerEntry>{
+           {"a", "I64", {0, 1ull << 63}}, {"a", "I64", {1ull << 62, 4, 0}}, {"a", "I64", {}}})
+    EXPECT_THROW(check_entry(wrong, none), PayloadError);
 }
 
 TEST(Container, WritesNothingThatItDoesNotRead) {
@@ -165,6 +217,8 @@ TEST(Container, WritesNothingThatItDoesNotRead) {
   EXPECT_THROW(container_header({{}, {{"\xff", "F32", {}}}}), InvalidArgument);
   EXPECT_THROW(container_header({{}, {{"a", "I64", std::vector<std::uint64_t>(33, 1)}}}),
                InvalidArgument);
+  EXPECT_THROW(container_header({{}, {{"a", "I64", {0, 1ull << 63}}}}), InvalidArgument);
+  EXPECT_THROW(container_header({{{{"a", "1"}, {"a", "2"}}}, {}}), InvalidArgument);
 }
 
 }  // namespace

@@ -65,14 +65,24 @@ TEST(WireOptions, TheSenderIsLeftWithWhatAReaderGets) {
           const std::vector<float> values = gradient(n);
           EncodeOptions options = {.kind = kind, .coder = coder, .rounding = rounding, .seed = 4};
           const Bytes expected = decode(encode(view(values, DType::kFloat32), options));
-          options.replace = true;
           std::vector<float> replaced = values;
+          options.replaced = {reinterpret_cast<std::uint8_t*>(replaced.data()), 4 * n};
           const Bytes payload = encode(view(replaced, DType::kFloat32), options);
           EXPECT_EQ(bytes_of_values(replaced), decode(payload));
           if (n > 3) {
             EXPECT_EQ(decode(payload), expected);
           }
         }
+}
+
+TEST(WireOptions, OnlyTheTensorsOwnMemoryIsReplaced) {
+  std::vector<float> values = gradient(100), other = values;
+  auto* const bytes = reinterpret_cast<std::uint8_t*>(values.data());
+  for (const std::span<std::uint8_t> wrong :
+       {std::span(bytes, 396), std::span(bytes + 4, 400),
+        std::span(reinterpret_cast<std::uint8_t*>(other.data()), 400)})
+    EXPECT_THROW(encode(view(values, DType::kFloat32), {.kind = kUniform, .replaced = wrong}),
+                 InvalidArgument);
 }
 
 TEST(WireOptions, WhatHasNoCodeIsCodedExactly) {

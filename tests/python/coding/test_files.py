@@ -1,6 +1,8 @@
 """load and save: .sg files of one tensor and of several, from here and from the program."""
 
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -156,11 +158,50 @@ def test_lies_in_the_index(tmp_path):
     with pytest.raises(sg.PayloadError, match="same name"):
         sg.load(container(index % (twice + b"," + twice), 2 * payload))
     with pytest.raises(sg.PayloadError, match="no encoder writes"):
-        sg.load(container(b"[" * 100_000))
+        sg.load(container(b"[" * 60_000))
     odd = bytes(sg.encode(torch.zeros(3, dtype=torch.int8)).tolist())
     file = container(index % (entry % (b"F6_E2M3", b"4", len(odd))), odd)
-    with pytest.raises(ValueError, match=r"\[load\] expected types that torch has, got F6_E2M3"):
+    with pytest.raises(sg.PayloadError, match="expected types that torch has, got F6_E2M3"):
         sg.load(file)
+    empty = bytes(sg.encode(torch.zeros(0, dtype=torch.int8)).tolist())
+    for shape in (b"0,9223372036854775808", b"0,18446744073709551615", b"4611686018427387904,4,0"):
+        for kind in (b"I64", b"F6_E2M3"):
+            with pytest.raises(sg.PayloadError):
+                sg.load(container(index % (entry % (kind, shape, len(empty))), empty))
+
+
+def test_max_bytes_bounds_index_and_metadata():
+    """Peak memory, of a process that has loaded torch: nothing of the index is made."""
+    spaces = container(b'{"metadata":null,"tensors":[]}' + b" " * (100 << 20))
+    pairs = b",".join(b'"%d":""' % i for i in range(1_000_000))
+    many = container(b'{"metadata":{' + pairs + b'},"tensors":[]}')
+    assert len(spaces) < 4096
+    program = """
+import resource, sys, slimgrad as sg
+data = open(0, "rb").read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    sg.load(data, max_bytes=1000)
+except sg.PayloadError as error:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
+"""
+    for file in (spaces, many):
+        done = subprocess.run([sys.executable, "-c", program], input=file, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        kib, message = done.stdout.decode().split(maxsplit=1)
+        assert int(kib) < 16 * 1024
+        assert "an index of more than 66536 bytes" in message
+
+
+def test_metadata_has_no_key_twice():
+    with pytest.raises(sg.PayloadError, match="same key twice"):
+        sg.load(container(b'{"metadata":{"a":"1","a":"2"},"tensors":[]}'))
+
+
+def test_a_file_of_much_metadata_is_read(tmp_path):
+    """However few bytes it takes."""
+    sg.save({"a": torch.ones(2)}, tmp_path / "m.sg", metadata={"note": "a" * 3_000_000})
+    assert torch.equal(sg.load(tmp_path / "m.sg")["a"], torch.ones(2))
 
 
 def test_misuse(tmp_path):

@@ -122,6 +122,8 @@ def forged(**changes):
         ({"kind": "refusal"}, "do not go together"),
         ({"coding": PACKED, "scale": 0.0, "format": sg.FloatFormat("1-4-3")}, "scale 0.0"),
         ({"order": (1, 1)}, "dimensions that no writer writes"),
+        ({"shape": (0, (1 << 64) - 1), "nbytes": 0}, "dimensions that no writer writes"),
+        ({"shape": (1 << 62, 0), "nbytes": 0}, "dimensions that no writer writes"),
         ({"coding": PACKED, "scale": 1.0}, "a format that there is not"),
         ({"coding": SCALED, "scale": float("nan"), "format": sg.FloatFormat("1-4-3")}, "scale nan"),
     ],

@@ -57,6 +57,18 @@ def test_three_ways_to_the_same_values(name, dtype):
         assert all(map(torch.equal, back, values))
 
 
+@pytest.mark.parametrize("name", ["uniform8", "fp8", "pruned"])
+def test_memory_that_is_shared_until_it_is_written_to_is_not_replaced(name):
+    values = gradient(5000)
+    expected = values.clone()
+    piece = torch._lazy_clone(values)
+    out = torch.empty(frame_bound([Piece(piece, False, 0)], piece.dtype), dtype=torch.uint8)
+    encode_frame([Piece(piece, False, 0)], Codec.parse(name), out, 3, True)
+    assert torch.equal(values, expected)
+    if name != "pruned":
+        assert not torch.equal(piece, expected)
+
+
 def test_uniform_codes_against_torch():
     """Every value is one of the two levels around it, and each level as often as it should be."""
     x = gradient(200_000)
