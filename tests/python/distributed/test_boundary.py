@@ -115,7 +115,7 @@ def _as_compress_first():
 
 def _as_compress_second():
     _, second = build()
-    seed = sg.derive_seed(9, "gate", "3")
+    seed = sg.derive_seed(9, "gate", "0.2")
     boundary = StageInput(0, sg.Prune(0.7), seed=seed, stream=2, min_elements=0, tag=1001)
     loss_of(second(boundary()), microbatches(0)[0][1]).backward()
     boundary.flush()

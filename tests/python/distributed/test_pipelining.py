@@ -40,7 +40,8 @@ def batch(step):
 
 def trained_in_one_process(treatment):
     activations, gradients, coding = TREATMENTS[treatment]
-    boundary = StageBoundary(activations, gradients, coding=coding, **GATE)
+    seed = sg.derive_seed(SEED, "stage", 1, 0)
+    boundary = StageBoundary(activations, gradients, coding=coding, seed=seed, **OPTIONS)
     first, second = build()
     parameters = [*first.parameters(), *second.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
@@ -191,7 +192,8 @@ def test_several_stages_in_a_process(trained, one_thread):
     modules = [torch.nn.Linear(12, 12) for _ in range(3)] + [torch.nn.Linear(12, 5)]
     layers = [modules[0]]
     for module in modules[1:]:
-        layers += [StageBoundary(gradients="fp6", **GATE), module]
+        seed = sg.derive_seed(SEED, "stage", len(layers) // 2 + 1, 0)
+        layers += [StageBoundary(gradients="fp6", seed=seed, **OPTIONS), module]
     model = torch.nn.Sequential(*layers)
     x, target = batch(0)
     for part, wanted in zip(x.chunk(MICROBATCHES), target.chunk(MICROBATCHES), strict=True):

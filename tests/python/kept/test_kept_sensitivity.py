@@ -66,7 +66,7 @@ def test_errors_of_products_are_as_expected():
 
 @pytest.mark.parametrize(("make", "step"), [(Gpt, gpt_step), (cnn, cnn_step)])
 def test_errors_of_all_else_have_the_right_size(make, step):
-    """Norms, GELU and attention, whose constants are rules of thumb: a factor of 20, where the
+    """Norms, GELU and attention, whose constants are rules of thumb: a factor of 25, where the
     errors themselves differ by thousands."""
     found = errors_one_by_one(trained(make, step), step)
     made = [pair[0] for pair in found.values() if pair[1] > 0]
@@ -75,7 +75,7 @@ def test_errors_of_all_else_have_the_right_size(make, step):
         if expected == 0:
             assert error == 0, key  # what only ReLU and pooling have
         else:
-            assert 1 / 20 < error / expected < 20, key
+            assert 1 / 25 < error / expected < 25, key
 
 
 @pytest.mark.parametrize(
