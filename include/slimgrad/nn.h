@@ -16,7 +16,7 @@ namespace slimgrad::nn {
 class GradientGateImpl : public torch::nn::Cloneable<GradientGateImpl>, public StateOwner {
  public:
   explicit GradientGateImpl(const GateOptions& options)
-      : plan(new_gate_plan(options)), stats(new_gate_stats()) {}
+      : plan(new_gate_plan(options, "GradientGate")), stats(new_gate_stats()) {}
 
   void reset() override { plan = plan.clone(), stats = stats.clone(); }
   bool is_serializable() const override { return false; }
