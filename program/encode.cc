@@ -44,8 +44,7 @@ EncodeOptions encode_options(const Options& options) {
 void check_effects(const Options& options) {
   const Options defaults;
   const bool is_uniform = options.mode == "uniform", is_pruned = options.mode == "pruned";
-  const bool has_format =
-      options.mode == "float" || (is_pruned && options.survivors == "float");
+  const bool has_format = options.mode == "float" || (is_pruned && options.survivors == "float");
   const auto require = [&](const char* option, bool is_set, bool holds, const char* expected) {
     if (is_set && !holds)
       throw UsageError("encode: expected " + std::string(option) + " with " + expected + ", got " +

@@ -154,8 +154,8 @@ void check_effects(std::span<const GradientChoice> runs, const GradientOptions& 
   require("refresh", options.refresh != defaults.refresh, kCompressed, compresses);
   require("warmup", options.warmup != defaults.warmup, kCompressed, compresses);
   require("min-elements", options.min_elements != defaults.min_elements, kCompressed, compresses);
-  require("sparse-way", options.sparse_way != defaults.sparse_way,
-          "a run with sparse:WEIGHT:INPUT", is_sparse);
+  require("sparse-way", options.sparse_way != defaults.sparse_way, "a run with sparse:WEIGHT:INPUT",
+          is_sparse);
 }
 
 }  // namespace slimgrad::trainer

@@ -27,10 +27,10 @@
 namespace slimgrad::nn {
 
 struct FewbitOptions {
-  TORCH_ARG(int, bits) = 3;        // 1 to 4
+  TORCH_ARG(int, bits) = 3;  // 1 to 4
   // For GELU, SiLU and Mish: keeps the output and one bit, so that there is no table to choose.
   TORCH_ARG(bool, exact) = false;
-  TORCH_ARG(double, low) = -10;    // the interval that the table is made for
+  TORCH_ARG(double, low) = -10;  // the interval that the table is made for
   TORCH_ARG(double, high) = 10;
   TORCH_ARG(StepWeight, weight) = StepWeight::kNormal;
 };

@@ -61,6 +61,12 @@ def number(value: Any, op: str, name: str) -> float:
     raise TypeError(f"[{op}] expected {name} to be a number, got {_kind(value)}")
 
 
+def whole_number(value: Any, op: str, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"[{op}] expected {name} to be an integer, got {_kind(value)}")
+    return value
+
+
 def counter(value: Any, op: str, name: str) -> int:
     """A counter of a saved state. Draws are numbered by it: one that nothing can have counted to
     would soon go on no further."""

@@ -81,7 +81,11 @@ class Prune:
             raise ValueError(
                 f"[Prune] expected another allocation than 'uniform' with cap={self.cap!r}"
             )
-        if self.allocation == "uniform" and self.kind != "stochastic" and self.method != "empirical":
+        if (
+            self.allocation == "uniform"
+            and self.kind != "stochastic"
+            and self.method != "empirical"
+        ):
             raise ValueError(
                 f"[Prune] expected method='empirical' with kind={self.kind!r}, got {self.method!r}"
             )

@@ -17,7 +17,7 @@ inline bool is_float_dtype(at::ScalarType type) {
 }
 
 // Throws InvalidArgument unless x is float32, bfloat16 or float16.
-inline void check_float_dtype(const at::Tensor& x, const char* op) {
+inline void check_float_dtype(const at::Tensor& x, std::string_view op) {
   check(is_float_dtype(x.scalar_type()), op, "x of type float32, bfloat16 or float16",
         c10::toString(x.scalar_type()));
 }

@@ -258,9 +258,8 @@ TEST(Modules, RefuseOptionsWithoutEffect) {
   gate.settings.sparsity = 0.9;
   EXPECT_THAT([&] { GradientGate{gate}; },
               ThrowsMessage<InvalidArgument>(HasSubstr("[GradientGate] expected a kind")));
-  EXPECT_THROW(
-      Conv2d(torch::nn::Conv2dOptions(4, 4, 3).padding(torch::kSame), SparseOptions()),
-      InvalidArgument);
+  EXPECT_THROW(Conv2d(torch::nn::Conv2dOptions(4, 4, 3).padding(torch::kSame), SparseOptions()),
+               InvalidArgument);
 }
 
 }  // namespace

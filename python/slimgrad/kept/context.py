@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .._arguments import in_the_name_of
 from .._seeds import fresh_seed
 from .._streams import check_stream
@@ -34,6 +36,8 @@ class Keeping:
 
     def load_state_dict(self, state) -> None:
         """Goes on where state_dict() was taken, to the bit."""
+        if not isinstance(state, Mapping):
+            raise TypeError("[load_state_dict] expected a mapping from names to tensors")
         self._keeper.load(state)
 
 

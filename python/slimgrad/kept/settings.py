@@ -71,7 +71,9 @@ class Keep:
         if self.bits == EXACT and self.group is not None:
             raise ValueError(f"[Keep] expected no group with bits='exact', got {self.group!r}")
         if self.bits == EXACT and self.rounding != Keep.rounding:
-            raise ValueError(f"[Keep] expected no rounding with bits='exact', got {self.rounding!r}")
+            raise ValueError(
+                f"[Keep] expected no rounding with bits='exact', got {self.rounding!r}"
+            )
         if self.group is not None and not (_is_whole(self.group) and self.group in GROUPS):
             listed = ", ".join(map(str, GROUPS))
             raise ValueError(f"[Keep] expected group to be one of {listed}, got {self.group!r}")

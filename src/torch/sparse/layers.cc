@@ -178,8 +178,9 @@ namespace slimgrad {
 at::Tensor sparse_linear(const at::Tensor& x, const at::Tensor& weight,
                          const std::optional<at::Tensor>& bias, const SparseLayerState& state,
                          std::int64_t stream) {
-  return torch_ops::invalid_arguments(
-      [&] { return torch_ops::Linear::call({x, weight, bias, {}, state, stream}); });
+  return torch_ops::invalid_arguments([&] {
+    return torch_ops::Linear::call({x, weight, bias, {}, state, stream});
+  });
 }
 
 at::Tensor sparse_conv2d(const at::Tensor& x, const at::Tensor& weight,

@@ -301,24 +301,39 @@ TEST(Gate, RefusesOptionsWithoutEffect) {
   const GateOptions plain;
   constexpr auto kObjective = AllocationObjective::kMinCosine;
   constexpr auto kMethod = ThresholdMethod::kLognormal;
-  refused(plain, [](Options& o) { o.settings.sparsity = 0.9; }, "expected a kind of pruning");
-  refused(plain, [](Options& o) { o.schedule = {{0, 0.5}}; }, "expected a kind of pruning");
-  refused(plain, [](Options& o) { o.allocation = kObjective; }, "expected a kind of pruning");
-  refused(plain, [](Options& o) { o.settings.method = kMethod; }, "expected a kind of pruning");
-  refused(plain, [](Options& o) { o.settings.format = FloatFormat(5, 2); },
-          "expected bits = 8 with the format 1-5-2, got 0");
-  refused(plain, [](Options& o) { o.settings.split = SplitMethod::kNormal; }, "expected bits");
-  refused(plain, [](Options& o) { o.settings.scale_method = ScaleMethod::kError; },
-          "expected bits");
-  refused(plain, [](Options& o) { o.settings.fixed_scale = 1; }, "expected bits");
-  refused(plain, [](Options& o) { o.settings.rounding = Rounding::kNearest; }, "expected bits");
-  refused(plain, [](Options& o) { o.settings.underflow = Underflow::kZero; }, "expected bits");
+  refused(
+      plain, [](Options& o) { o.settings.sparsity = 0.9; }, "expected a kind of pruning");
+  refused(
+      plain,
+      [](Options& o) {
+        o.schedule = {{0, 0.5}};
+      },
+      "expected a kind of pruning");
+  refused(
+      plain, [](Options& o) { o.allocation = kObjective; }, "expected a kind of pruning");
+  refused(
+      plain, [](Options& o) { o.settings.method = kMethod; }, "expected a kind of pruning");
+  refused(
+      plain, [](Options& o) { o.settings.format = FloatFormat(5, 2); },
+      "expected bits = 8 with the format 1-5-2, got 0");
+  refused(
+      plain, [](Options& o) { o.settings.split = SplitMethod::kNormal; }, "expected bits");
+  refused(
+      plain, [](Options& o) { o.settings.scale_method = ScaleMethod::kError; }, "expected bits");
+  refused(
+      plain, [](Options& o) { o.settings.fixed_scale = 1; }, "expected bits");
+  refused(
+      plain, [](Options& o) { o.settings.rounding = Rounding::kNearest; }, "expected bits");
+  refused(
+      plain, [](Options& o) { o.settings.underflow = Underflow::kZero; }, "expected bits");
 
   GateOptions rounded;
   rounded.settings.bits = 6;
-  refused(rounded, [](Options& o) { o.settings.format = FloatFormat(5, 2); },
-          "expected bits = 8 with the format 1-5-2, got 6");
-  refused(rounded, [](Options& o) { o.dynamic_scale = true; }, "expected a fixed scale");
+  refused(
+      rounded, [](Options& o) { o.settings.format = FloatFormat(5, 2); },
+      "expected bits = 8 with the format 1-5-2, got 6");
+  refused(
+      rounded, [](Options& o) { o.dynamic_scale = true; }, "expected a fixed scale");
   const auto split_format = [](Options& o) {
     o.settings.format = FloatFormat(3, 2);
     o.settings.split = SplitMethod::kNormal;

@@ -203,14 +203,12 @@ TEST(ResumeGate, RefusesAStateThatIsNoneAndChangesNothing) {
   GateState good = used(quantizing_to(6));
   GateOptions pruned = pruning_to(0.5);
   const std::vector<std::function<void(GateState&)>> spoils = {
-      [](GateState& g) { g.calls = -1; },
-      [](GateState& g) { g.target = 1; },
+      [](GateState& g) { g.calls = -1; }, [](GateState& g) { g.target = 1; },
       [](GateState& g) { g.asked_scale = -1; },
       [](GateState& g) { g.options.settings.sparsity = std::nan(""); },
       [](GateState& g) { g.in_force.threshold = std::numeric_limits<double>::infinity(); },
       [](GateState& g) { g.in_force.quantizer->scale = 0; },
-      [](GateState& g) { g.good_steps = -1; },
-      [](GateState& g) { g.seen_calls = -1; },
+      [](GateState& g) { g.good_steps = -1; }, [](GateState& g) { g.seen_calls = -1; },
       // Draws are numbered by calls, which a float64 holds: 2^53 + 1 is 2^53 in it.
       [](GateState& g) { g.calls = kMostCalls + 1; },
       [](GateState& g) { g.good_steps = kMostCalls + 1; },
