@@ -24,7 +24,8 @@ import torch
 from ._arguments import dense_tensor
 from ._library import ops
 from ._tracing import refuse_forward_mode
-from .fewbit import WEIGHT, check_bits, check_no_table, constant, table_for
+from .fewbit import WEIGHT, check_bits, constant, table_for
+from .fewbit import check_no_table as _check_no_table
 from .step_tables import StepTable
 
 Bits = int | str
@@ -57,7 +58,7 @@ def _exact(
 ) -> bool:
     if bits != "exact":
         return False
-    check_no_table(name, interval, weight)
+    _check_no_table(name, interval, weight)
     dense_tensor(x, name)
     refuse_forward_mode()
     if inplace:

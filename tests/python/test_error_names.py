@@ -1,11 +1,14 @@
 """Errors name what the user called, and one mistake has one type of exception."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 import slimgrad as sg
 from slimgrad._library import ops
+from slimgrad.distributed.plan import Plan
 
 
 def model() -> nn.Module:
@@ -88,6 +91,15 @@ def test_a_number_of_draws_that_nobody_made_does_not_load():
     state["draws"][1] = 2**53
     with pytest.raises(ValueError, match=r"\[load_state_dict\] expected the number in 'draws'"):
         keeping.load_state_dict(state)
+
+
+@pytest.mark.parametrize("step", [2**53, -1, True, 0.5, "1"])
+def test_a_step_that_no_exchange_came_to_does_not_load(step):
+    plan = SimpleNamespace(keys=[])
+    with pytest.raises(ValueError, match=r"\[load_state_dict\] expected step"):
+        Plan.load_state_dict(plan, {"step": step, "residuals": {}})  # type: ignore[arg-type]
+    Plan.load_state_dict(plan, {"step": torch.tensor(7), "residuals": {}})  # type: ignore[arg-type]
+    assert plan.step == 7
 
 
 @pytest.mark.parametrize("change", [lambda p: p[1:], lambda p: p.float(), lambda p: p * 0 - 1])
