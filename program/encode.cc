@@ -40,6 +40,25 @@ EncodeOptions encode_options(const Options& options) {
   return result;
 }
 
+// Refuses an option that has no effect in the mode.
+void check_effects(const Options& options) {
+  const Options defaults;
+  const bool is_uniform = options.mode == "uniform", is_pruned = options.mode == "pruned";
+  const bool has_format = options.mode == "float" || (is_pruned && options.survivors == "float");
+  const auto require = [&](const char* option, bool is_set, bool holds, const char* expected) {
+    if (is_set && !holds)
+      throw UsageError("encode: expected " + std::string(option) + " with " + expected + ", got " +
+                       "--mode " + options.mode);
+  };
+  require("--bits", options.bits != defaults.bits, is_uniform, "--mode uniform");
+  require("--format", options.format != defaults.format, has_format,
+          "--mode float or float survivors");
+  require("--scale", options.scale != defaults.scale, is_uniform || has_format,
+          "--mode uniform, float or float survivors");
+  require("--threshold", options.threshold != defaults.threshold, is_pruned, "--mode pruned");
+  require("--survivors", options.survivors != defaults.survivors, is_pruned, "--mode pruned");
+}
+
 // A tensor's payload in the file to be written.
 struct Coded {
   std::uint64_t num_bytes;
@@ -171,9 +190,12 @@ Report report_of(const Options& options, const Safetensors& input,
 
 Report run(const Options& options) {
   const EncodeOptions how = encode_options(options);
+  check_effects(options);
   check_distinct(options.in, options.out);
   const InputFile in(options.in);
   const bool container = ends_with(options.in, ".safetensors");
+  if (container && options.bfloat16)
+    throw UsageError("encode: expected --bfloat16 with a .npy file, got " + options.in);
   Safetensors input;
   try {
     if (container)

@@ -80,6 +80,8 @@ Action declare(Flags& flags) {
       .offer({"uniform", "normal"});
   flags.flag("--list", options->list, "Print the names of the activations");
   return [options] {
+    if (options->list && !options->activation.empty())
+      throw UsageError("steps: expected an activation or --list, got both");
     if (options->list) return report_names();
     if (options->activation.empty())
       throw UsageError("steps: name an activation; --list prints the names");

@@ -222,6 +222,10 @@ void settle(Arguments& arguments) {
   training.bits = has(arguments.probes, "bits");
   expect(training.probe_steps.empty() || !arguments.out.empty(),
          "--probe-at: expected --out FILE with it");
+  expect(arguments.probes == Arguments().probes || !training.probe_steps.empty(),
+         "--probe: expected --probe-at STEP with it");
+  expect(is_sgd || training.momentum == TrainingOptions().momentum,
+         "--momentum: expected --optimizer sgd, got " + training.optimizer);
   expect(!arguments.resume || !arguments.checkpoint.empty(),
          "--resume: expected --checkpoint DIR with it");
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -59,6 +60,9 @@ struct GradientOptions {
 // Throws InvalidArgument for what is unknown or does not go together. A run that needs none of an
 // option, such as "none", is left alone by it.
 void refine(GradientChoice& choice, const GradientOptions& options);
+
+// Throws InvalidArgument for an option that none of the runs, which are refined, has a use for.
+void check_effects(std::span<const GradientChoice> runs, const GradientOptions& options);
 
 }  // namespace slimgrad::trainer
 

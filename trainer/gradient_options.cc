@@ -80,6 +80,12 @@ AllocationChoice allocation_in(const GradientOptions& options) {
   return allocation;
 }
 
+// Top-k takes its threshold from the histogram; an allocation asks the method.
+bool has_threshold_method(const GradientChoice& choice) {
+  return !choice.gates || choice.gates->prune == PruneKind::kStochastic ||
+         choice.allocation.objective != AllocationObjective::kUniform;
+}
+
 }  // namespace
 
 void refine(GradientChoice& choice, const GradientOptions& options) {
@@ -99,12 +105,57 @@ void refine(GradientChoice& choice, const GradientOptions& options) {
           options.prune);
   if (!choice.gates) return;
   GradientSettings& settings = *choice.gates;
-  if (settings.prune != PruneKind::kNone) settings.prune = prune;
-  settings.method = method;
-  settings.split = parse_split_method(options.split);
-  settings.rounding = parse_rounding(options.rounding);
-  settings.underflow = parse_underflow(options.underflow);
+  const SplitMethod split = parse_split_method(options.split);
+  const Rounding rounding = parse_rounding(options.rounding);
+  const Underflow underflow = parse_underflow(options.underflow);
+  if (settings.prune != PruneKind::kNone) {
+    settings.prune = prune;
+    if (has_threshold_method(choice)) settings.method = method;
+  }
+  if (settings.bits == 0) return;
+  if (!settings.format) settings.split = split;
+  settings.rounding = rounding;
+  settings.underflow = underflow;
   set_scale(choice, options.scale);
+}
+
+void check_effects(std::span<const GradientChoice> runs, const GradientOptions& options) {
+  const GradientOptions defaults;
+  const auto require = [&](const char* option, bool is_set, const char* expected, auto holds) {
+    check(!is_set || std::ranges::any_of(runs, holds), option, expected, "none");
+  };
+  const auto prunes = [](const GradientChoice& run) {
+    return run.sparse || (run.gates && run.gates->prune != PruneKind::kNone);
+  };
+  const auto quantizes = [](const GradientChoice& run) { return run.gates && run.gates->bits > 0; };
+  const auto chooses_split = [&](const GradientChoice& run) {
+    return quantizes(run) && !run.gates->format;
+  };
+  const auto asks_method = [&](const GradientChoice& run) {
+    return prunes(run) && has_threshold_method(run);
+  };
+  const auto compresses = [](const GradientChoice& run) { return run.gates || run.sparse; };
+  const auto is_sparse = [](const GradientChoice& run) { return run.sparse.has_value(); };
+
+  constexpr const char* kPruned = "a run with prune:SPARSITY or sparse:WEIGHT:INPUT";
+  constexpr const char* kQuantized = "a run with a format, such as fp4";
+  require("prune", options.prune != defaults.prune, kPruned, prunes);
+  require("threshold", options.threshold != defaults.threshold,
+          "a run that prunes, and not by top-k without an allocation", asks_method);
+  require("allocation", options.allocation != defaults.allocation, kPruned, prunes);
+  check(options.cap == defaults.cap || options.allocation != "uniform", "cap",
+        "an --allocation over layers", options.allocation);
+  require("split", options.split != defaults.split,
+          "a run with bits that are to be split, such as fp4", chooses_split);
+  require("scale", options.scale != defaults.scale, kQuantized, quantizes);
+  require("rounding", options.rounding != defaults.rounding, kQuantized, quantizes);
+  require("underflow", options.underflow != defaults.underflow, kQuantized, quantizes);
+  constexpr const char* kCompressed = "a run with other --gradients than none";
+  require("refresh", options.refresh != defaults.refresh, kCompressed, compresses);
+  require("warmup", options.warmup != defaults.warmup, kCompressed, compresses);
+  require("min-elements", options.min_elements != defaults.min_elements, kCompressed, compresses);
+  require("sparse-way", options.sparse_way != defaults.sparse_way, "a run with sparse:WEIGHT:INPUT",
+          is_sparse);
 }
 
 }  // namespace slimgrad::trainer

@@ -35,14 +35,17 @@ int fail(int status, const std::string& message) {
 // Throws InvalidArgument; what can be wrong must be found before the training, not after it.
 std::vector<Run> plan_runs(const Arguments& arguments) {
   std::vector<Run> runs;
+  std::vector<GradientChoice> choices;
   for (const std::string& gradients : arguments.gradients) {
     GradientChoice choice = parse_gradient_choice(gradients);
     refine(choice, arguments.gradient_options);
+    choices.push_back(choice);
     runs.push_back({.number = static_cast<int>(runs.size()) + 1,
                     .gradients = gradients,
                     .choice = std::move(choice),
                     .state = {}});
   }
+  check_effects(choices, arguments.gradient_options);
   return runs;
 }
 

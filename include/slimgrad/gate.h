@@ -53,6 +53,10 @@ struct GateOptions {
 // Throws InvalidArgument, in the name of `op`, for numbers out of their range.
 void check_gate_options(const GateOptions& options, std::string_view op);
 
+// Draws are numbered by calls, and states hold counters as float64: above 2^53 adding one changes
+// nothing. A state with more than this, which no run comes to, is refused.
+inline constexpr std::int64_t kMostCalls = std::int64_t{1} << 48;
+
 struct GateState {
   GateOptions options;     // settings.sparsity and fixed_scale change with what looks at all layers
   std::int64_t calls = 0;  // backward passes so far; also numbers the random draws
@@ -67,10 +71,13 @@ struct GateState {
 // Whether there was a backward pass since all gates were last looked at.
 inline bool has_news(const GateState& gate) { return gate.calls != gate.seen_calls; }
 
-GateState new_gate(const GateOptions& options);
+// Throws InvalidArgument, in the name of `op`, for options out of their range, and for some that
+// would have no effect: a sparsity without a kind of pruning, a rounding without bits.
+GateState new_gate(const GateOptions& options, std::string_view op = "new_gate");
 // Throws InvalidArgument, in the name of `op`, for a state that no gate can have come to.
 void check_gate_state(const GateState& gate, std::string_view op);
-// Another sparsity from now on, instead of the one that was set, scheduled or allocated.
+// Another sparsity from now on, instead of the one that was set, scheduled or allocated. Throws
+// InvalidArgument, also for a gate that does not prune.
 void set_sparsity(GateState& gate, double sparsity);
 
 // Goes on where `saved` was: seed, counters and draws, the sparsity and the fixed scale wanted now

@@ -4,8 +4,9 @@
 // All state is in two float64 tensors that the caller owns and may save: `plan` (settings,
 // counters, the plan in force) and `stats` (what the last backward pass saw and did). They are on
 // the CPU, whatever device x is on. The same
-// state and input give the same result on any number of threads. Backward writes both tensors: do
-// not run two backward passes through one gate at the same time. Double backward throws.
+// state and input give the same result on any number of threads. Backward writes both tensors. Two
+// threads may run backward through one gate: each pass is counted and draws by itself, in the order
+// in which they happen to begin. Double backward throws.
 #ifndef SLIMGRAD_GRADIENT_GATE_H_
 #define SLIMGRAD_GRADIENT_GATE_H_
 
@@ -13,6 +14,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <slimgrad/gate.h>
@@ -20,11 +22,13 @@
 namespace slimgrad {
 
 // Without a seed it takes one from torch's generator, so that torch::manual_seed() reproduces a
-// run. Throws InvalidArgument for options out of their range.
-at::Tensor new_gate_plan(GateOptions options);
+// run. Throws InvalidArgument, in the name of `op`, for options that new_gate() refuses, and for
+// numbers that a float64 does not hold.
+at::Tensor new_gate_plan(GateOptions options, std::string_view op = "new_gate_plan");
 at::Tensor new_gate_stats();
 
-// `stream` is mixed into the seed: ranks of a distributed job draw their own random numbers.
+// `stream` is mixed into the seed: ranks of a distributed job draw their own random numbers. Throws
+// InvalidArgument for an x of another type and for tensors that are no state of a gate.
 at::Tensor gradient_gate(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
                          std::int64_t stream = 0);
 

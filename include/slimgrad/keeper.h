@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -29,7 +30,8 @@ namespace torch_ops {
 enum class Saving;
 }
 
-// Packs what is saved under its guards, each piece of memory once. One thread at a time.
+// Packs what is saved under its guards, each piece of memory once. Several threads may have guards
+// of one keeper; bytes() is then what all of them kept since the last guard began.
 class Keeper {
  public:
   // seed: without one, from torch's generator. min_elements: smaller tensors are kept as they are.
@@ -39,17 +41,18 @@ class Keeper {
                   std::int64_t min_elements = 4096, std::uint64_t stream = 0);
 
   // The seed, and how many tensors were rounded: all of its state. A program that resumes makes the
-  // object with that seed and sets the number.
+  // object with that seed and sets the number. Throws InvalidArgument for more than kMostCalls
+  // (gate.h), which nobody comes to.
   std::uint64_t seed() const { return seed_; }
-  std::uint64_t number() const { return number_; }
-  void set_number(std::uint64_t number) { number_ = number; }
+  std::uint64_t number() const;
+  void set_number(std::uint64_t number);
 
   // What autograd would have kept, and kept, under the last guard. Parameters and what is computed
   // from them alone live anyway, and are not counted.
   struct Bytes {
     std::size_t plain = 0, kept = 0;
   };
-  Bytes bytes() const { return bytes_; }
+  Bytes bytes() const;
 
   // What autograd's hooks call: x as it will be held. Throws c10::Error.
   std::shared_ptr<const KeptTensor> keep(const at::Tensor& x);
@@ -76,6 +79,7 @@ class Keeper {
   const KeepOptions options_;
   const std::uint64_t seed_, stream_;
   const std::int64_t min_elements_;
+  mutable std::mutex mutex_;  // guards what follows
   std::uint64_t number_ = 0;
   Bytes bytes_;
   std::map<Piece, Known> known_;

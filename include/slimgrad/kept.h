@@ -23,7 +23,7 @@ namespace slimgrad {
 struct KeepOptions {
   int bits = 8;   // 8, 4 or 2; 0: exactly, without its zeros
   int group = 0;  // values that share a scale: 16 to 512, a power of two; 0: by the bits
-  bool is_stochastic = true;  // unbiased; otherwise to the nearest level
+  bool is_stochastic = true;  // unbiased; otherwise to the nearest level. Neither with 0 bits
 };
 
 class KeptTensor {

@@ -18,7 +18,7 @@ namespace slimgrad::nn {
 class GradientGateImpl : public torch::nn::Cloneable<GradientGateImpl>, public StateOwner {
  public:
   explicit GradientGateImpl(const GateOptions& options, std::int64_t stream = 0)
-      : plan(new_gate_plan(options)), stats(new_gate_stats()), stream(stream) {}
+      : plan(new_gate_plan(options, "GradientGate")), stats(new_gate_stats()), stream(stream) {}
 
   void reset() override { plan = plan.clone(), stats = stats.clone(); }
   bool is_serializable() const override { return false; }

@@ -22,16 +22,29 @@
 #include <utility>
 
 #include <slimgrad/activations.h>
+#include <slimgrad/error.h>
 
 namespace slimgrad::nn {
 
 struct FewbitOptions {
-  TORCH_ARG(int, bits) = 3;        // 1 to 4
-  TORCH_ARG(bool, exact) = false;  // for GELU, SiLU and Mish: keeps the output and one bit
-  TORCH_ARG(double, low) = -10;    // the interval that the table is made for
+  TORCH_ARG(int, bits) = 3;  // 1 to 4
+  // For GELU, SiLU and Mish: keeps the output and one bit, so that there is no table to choose.
+  TORCH_ARG(bool, exact) = false;
+  TORCH_ARG(double, low) = -10;  // the interval that the table is made for
   TORCH_ARG(double, high) = 10;
   TORCH_ARG(StepWeight, weight) = StepWeight::kNormal;
 };
+
+// Throws InvalidArgument, in the name of the activation, for options that would have no effect.
+inline void check_fewbit_options(const FewbitOptions& kept, const char* name, bool can_be_exact) {
+  if (!kept.exact()) return;
+  const std::string op = "[" + std::string(name) + "] expected ";
+  if (!can_be_exact) throw InvalidArgument(op + "1 to 4 bits, got exact");
+  const FewbitOptions other;
+  if (kept.bits() != other.bits() || kept.low() != other.low() || kept.high() != other.high() ||
+      kept.weight() != other.weight())
+    throw InvalidArgument(op + "either exact or a table of bits, interval and weight, got both");
+}
 
 // Options of those that torch gives none.
 struct NoOptions {};
@@ -101,7 +114,9 @@ template <ActivationName name, typename Options = NoOptions>
 class Approximating : public FewbitModule<Approximating<name, Options>> {
  public:
   explicit Approximating(const FewbitOptions& kept = {}, const Options& options = {})
-      : FewbitModule<Approximating>(activation_call(name.text, options), kept) {}
+      : FewbitModule<Approximating>(activation_call(name.text, options), kept) {
+    check_fewbit_options(kept, name.text, false);
+  }
 };
 
 // The same, but it can also be inverted:
@@ -109,7 +124,9 @@ template <ActivationName name, typename Options = NoOptions>
 class Invertible : public FewbitModule<Invertible<name, Options>> {
  public:
   explicit Invertible(const FewbitOptions& kept = {}, const Options& options = {})
-      : FewbitModule<Invertible>(activation_call(name.text, options), kept, kept.exact()) {}
+      : FewbitModule<Invertible>(activation_call(name.text, options), kept, kept.exact()) {
+    check_fewbit_options(kept, name.text, true);
+  }
 };
 
 // Exact, because the derivative is piecewise constant:
@@ -188,13 +205,14 @@ class RReLUImpl : public FewbitModule<RReLUImpl> {
 };
 TORCH_MODULE(RReLU);
 
-// With one weight that is not trained: its gradient would need the input. Throws c10::Error for
-// more.
+// With one weight that is not trained: its gradient would need the input. Throws
+// InvalidArgument for more.
 class PReLUImpl : public torch::nn::Cloneable<PReLUImpl> {
  public:
   explicit PReLUImpl(const torch::nn::PReLUOptions& options = {}) : options_(options) {
-    TORCH_CHECK(options.num_parameters() == 1, "[PReLU] expected one parameter, got ",
-                options.num_parameters());
+    if (options.num_parameters() != 1)
+      throw InvalidArgument("[PReLU] expected one parameter, got " +
+                            std::to_string(options.num_parameters()));
     reset();
   }
 

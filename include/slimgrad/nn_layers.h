@@ -11,7 +11,9 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
+#include <slimgrad/error.h>
 #include <slimgrad/nn_state.h>
 #include <slimgrad/seed.h>
 #include <slimgrad/sparse_layers.h>
@@ -19,7 +21,7 @@
 namespace slimgrad::nn {
 
 // Sparsities of the two products; 0 leaves one dense and exact. `gate` has what else a gate has:
-// method, sample, warm-up, seed.
+// method, sample, warm-up, seed; no sparsity and no bits, and no pruning but the stochastic one.
 struct SparseOptions {
   double weight_sparsity = 0.9;
   double input_sparsity = 0;
@@ -31,10 +33,19 @@ struct SparseOptions {
 
 inline at::Tensor new_product_plan(const SparseOptions& options, bool for_weight) {
   GateOptions gate = options.gate;
+  const GradientSettings& settings = gate.settings;
+  const auto refuse = [](const std::string& text) {
+    throw InvalidArgument("[SparseOptions] expected " + text);
+  };
+  if (settings.sparsity != 0)
+    refuse("weight_sparsity and input_sparsity, got gate.settings.sparsity");
+  if (settings.prune != PruneKind::kNone && settings.prune != PruneKind::kStochastic)
+    refuse("stochastic pruning, got " + std::string(prune_kind_name(settings.prune)));
+  if (settings.bits != 0) refuse("0 bits, got " + std::to_string(settings.bits));
   gate.settings.prune = PruneKind::kStochastic;
   gate.settings.sparsity = for_weight ? options.weight_sparsity : options.input_sparsity;
   if (gate.seed) gate.seed = derive_seed(*gate.seed, {for_weight ? "weight" : "input"});
-  return new_gate_plan(gate);
+  return new_gate_plan(gate, "SparseOptions");
 }
 
 // A layer's state, as a child of it that torch::save leaves out. A child, because a network that is
@@ -122,14 +133,14 @@ class LinearImpl : public SparseLayer<LinearImpl, torch::nn::LinearImpl> {
 };
 TORCH_MODULE(Linear);
 
-// Zero padding only: throws c10::Error for other modes and for padding by name.
+// Zero padding only: throws InvalidArgument for other modes and for padding by name.
 class Conv2dImpl : public SparseLayer<Conv2dImpl, torch::nn::Conv2dImpl> {
  public:
   Conv2dImpl(const torch::nn::Conv2dOptions& conv, const SparseOptions& sparse)
       : SparseLayer(conv, sparse) {
-    TORCH_CHECK(std::holds_alternative<torch::enumtype::kZeros>(options.padding_mode()) &&
-                    std::holds_alternative<torch::ExpandingArray<2>>(options.padding()),
-                "[Conv2d] expected zero padding by numbers");
+    if (!std::holds_alternative<torch::enumtype::kZeros>(options.padding_mode()) ||
+        !std::holds_alternative<torch::ExpandingArray<2>>(options.padding()))
+      throw InvalidArgument("[Conv2d] expected zero padding by numbers, got another one");
   }
 
   at::Tensor forward(const at::Tensor& x) {

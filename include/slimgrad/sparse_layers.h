@@ -9,8 +9,9 @@
 // gives one run, whatever else the machine does. time_sparse_ways() asks the clock instead, and
 // set_sparse_ways() takes the user's word.
 //
-// The state is in five tensors on the CPU that the caller owns and may save; backward writes them:
-// do not run two backward passes through one layer at the same time. Double backward throws.
+// The state is in five tensors on the CPU that the caller owns and may save; backward writes them.
+// Two threads may run backward through one layer, as through one gate (gradient_gate.h). Double
+// backward throws.
 //
 // Tensors on the CPU of float32, bfloat16 or float16 are multiplied sparsely, with sums in float32;
 // others densely. Images may have their channels last or first. Draws are numbered in the order of

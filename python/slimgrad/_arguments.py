@@ -3,9 +3,25 @@ those of torch's dispatcher, which knows no kernel for it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+MOST_CALLS = 2**48  # kMostCalls in <slimgrad/gate.h>
+
+
+@contextmanager
+def in_the_name_of(op: str, *ours: str) -> Iterator[None]:
+    """Misuse that is noticed by one of ``ours``, which the user did not call, names ``op``."""
+    try:
+        yield
+    except ValueError as error:
+        for name in ours:
+            if str(error).startswith(f"[{name}] "):
+                raise ValueError(f"[{op}]{str(error).removeprefix(f'[{name}]')}") from None
+        raise
 
 
 def dense_tensor(x: Any, op: str, name: str = "x") -> torch.Tensor:
@@ -43,6 +59,23 @@ def number(value: Any, op: str, name: str) -> float:
         except (TypeError, ValueError, RuntimeError):
             pass
     raise TypeError(f"[{op}] expected {name} to be a number, got {_kind(value)}")
+
+
+def whole_number(value: Any, op: str, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"[{op}] expected {name} to be an integer, got {_kind(value)}")
+    return value
+
+
+def counter(value: Any, op: str, name: str) -> int:
+    """A counter of a saved state. Draws are numbered by it: one that nothing can have counted to
+    would soon go on no further."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and 0 <= value <= MOST_CALLS:
+        return value
+    raise ValueError(f"[{op}] expected {name} to be a whole number from 0 to 2^48, got {value!r}")
 
 
 def text(value: Any, op: str, name: str) -> str:

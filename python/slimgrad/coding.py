@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ._arguments import tensor_with_values
+from ._arguments import tensor_with_values, text, whole_number
 from ._library import ops
 from .formats import FloatFormat, as_format
 from .quantization import _seed
@@ -110,6 +110,8 @@ def encode(
     payload; what is behind it in ``out`` is unspecified.
     """
     format = as_format(format)
+    whole_number(bits, "encode", "bits")
+    text(mode, "encode", "mode")
     payload_seed = _seed(seed) if rounding == "stochastic" else 0
     arguments = (
         tensor_with_values(x, "encode").detach().cpu(),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._arguments import in_the_name_of
 from ._library import ops
 from ._seeds import derive_seed, fresh_seed
 from ._streams import check_stream
@@ -57,7 +58,8 @@ def gate_options(
         "schedule_calls": [int(call) for call, _ in points],
         "schedule_sparsities": [float(sparsity) for _, sparsity in points],
     }
-    ops.new_gate_plan(seed=0, **options)  # The library says what is wrong with it.
+    kind = {"prune": "stochastic"} if schedule else {}
+    ops.new_gate_plan(seed=0, **options, **kind)  # The library says what is wrong with it.
     return options
 
 
@@ -71,9 +73,14 @@ def _replace_activations(
         for name, child in parent._modules.items()
     ]
     try:
-        controller.activations = convert_activations(
-            model, bits, include=selection.wants, named=names_in(selection.include), inputs=inputs
-        )
+        with in_the_name_of("compress", "convert_activations"):
+            controller.activations = convert_activations(
+                model,
+                bits,
+                include=selection.wants,
+                named=names_in(selection.include),
+                inputs=inputs,
+            )
     finally:  # What was replaced can be put back, also if this failed in the middle.
         controller._replaced = [
             Replaced(parent, name, child, parent._modules[name])  # type: ignore[arg-type]
@@ -214,6 +221,8 @@ def compress(
     if schedule is not None and (prune is None or prune.allocation != "uniform"):
         raise ValueError("[compress] expected a schedule with Prune and allocation='uniform'")
     keep = None if kept is None else parse_keep(kept)
+    if inputs is not None and activations is None:
+        raise ValueError("[compress] expected inputs with activations=, got them without")
     if prune is None and quantize is None and activations is None and keep is None:
         raise ValueError("[compress] expected gradients=, activations= or kept=, got none of them")
     if sparse and quantize is not None:

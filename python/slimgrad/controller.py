@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ._arguments import number
 from .advice import advice, model_advice
 from .between_steps import BetweenSteps
 from .gate import GradientGate
@@ -158,7 +159,7 @@ class Controller:
         self._check_not_removed("set_sparsity")
         if self.prune is None:
             raise ValueError("[set_sparsity] expected a model compressed with Prune")
-        if not 0 <= sparsity < 1:
+        if not 0 <= number(sparsity, "set_sparsity", "sparsity") < 1:
             raise ValueError(f"[set_sparsity] expected 0 <= sparsity < 1, got {sparsity}")
         if product is not None and (product not in PRODUCTS or not self.prune.is_sparse):
             raise ValueError(

@@ -23,6 +23,12 @@ def check_bits(op: str, bits: object) -> int:
     return bits
 
 
+def check_no_table(op: str, interval: object, weight: str) -> None:
+    """With bits="exact" there is no table that they would be of."""
+    if interval is not None or weight != WEIGHT:
+        raise ValueError(f'[{op}] expected no interval and no weight with bits="exact", got some')
+
+
 def constant(value):
     """A number that a table depends on. ``torch.compile(dynamic=True)`` makes a symbol
     of a number that is passed in; here it becomes a constant again, with a guard."""

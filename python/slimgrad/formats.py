@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ._arguments import number, pair_of_numbers
+from ._arguments import number, pair_of_numbers, whole_number
 from ._library import ops
 from .stats import TensorStats, stats_tensor
 
@@ -83,6 +83,7 @@ def best_format(
         normal with that deviation, for comparison with the paper's Figure 3c.
     error: "relative", the mean of |x_q - x| / |x|, or "squared".
     """
+    whole_number(bits, "best_format", "bits")
     if isinstance(what, TensorStats):
         exponent_bits, mantissa_bits = ops.best_format_of_stats(
             what.tensor, bits, method or "empirical", scale, rounding, underflow, error

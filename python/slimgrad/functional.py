@@ -25,6 +25,7 @@ from ._arguments import dense_tensor
 from ._library import ops
 from ._tracing import refuse_forward_mode
 from .fewbit import WEIGHT, check_bits, constant, table_for
+from .fewbit import check_no_table as _check_no_table
 from .step_tables import StepTable
 
 Bits = int | str
@@ -52,9 +53,12 @@ def _activate(
     return ops.fewbit_activation(x, name, arguments, table.borders, table.levels, table.even)
 
 
-def _exact(x: torch.Tensor, name: str, bits: Bits, inplace: bool = False) -> bool:
+def _exact(
+    x: torch.Tensor, name: str, bits: Bits, interval, weight: str, inplace: bool = False
+) -> bool:
     if bits != "exact":
         return False
+    _check_no_table(name, interval, weight)
     dense_tensor(x, name)
     refuse_forward_mode()
     if inplace:
@@ -116,7 +120,7 @@ def gelu(x, approximate="none", bits: Bits = 3, interval=None, weight=WEIGHT):
     if approximate not in names:
         raise ValueError(f"[gelu] expected approximate to be none or tanh, got {approximate!r}")
     name = names[approximate]
-    if _exact(x, name, bits):
+    if _exact(x, name, bits, interval, weight):
         return ops.invertible_activation(x, name)
     return _activate(x, name, bits, interval, weight)
 
@@ -127,13 +131,13 @@ def quick_gelu(x, bits=3, interval=None, weight=WEIGHT):
 
 
 def silu(x, inplace=False, bits: Bits = 3, interval=None, weight=WEIGHT):
-    if _exact(x, "silu", bits, inplace):
+    if _exact(x, "silu", bits, interval, weight, inplace):
         return ops.invertible_activation(x, "silu")
     return _activate(x, "silu", bits, interval, weight, inplace)
 
 
 def mish(x, inplace=False, bits: Bits = 3, interval=None, weight=WEIGHT):
-    if _exact(x, "mish", bits, inplace):
+    if _exact(x, "mish", bits, interval, weight, inplace):
         return ops.invertible_activation(x, "mish")
     return _activate(x, "mish", bits, interval, weight, inplace)
 

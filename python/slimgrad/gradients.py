@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ._arguments import in_the_name_of
 from ._choices import check_choice
 from .formats import FloatFormat, as_format
 
@@ -64,8 +65,8 @@ class Prune:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0 <= value < 1):
                 raise ValueError(f"[Prune] expected 0 <= {name} < 1, got {value!r}")
-        if not 0 < self.cap <= 1:
-            raise ValueError(f"[Prune] expected 0 < cap <= 1, got {self.cap}")
+        if not (isinstance(self.cap, int | float) and 0 < self.cap <= 1):
+            raise ValueError(f"[Prune] expected 0 < cap <= 1, got {self.cap!r}")
         check_choice(self.method, "threshold method", "Prune", "method")
         check_choice(self.allocation, "allocation", "Prune", "allocation")
         check_choice(self.kind, "kind", "Prune", "kind")
@@ -75,6 +76,18 @@ class Prune:
             raise ValueError(
                 f"[Prune] expected another method than 'mean' with allocation={self.allocation!r}: "
                 "it says nothing of the cosine"
+            )
+        if self.allocation == "uniform" and self.cap != Prune.cap:
+            raise ValueError(
+                f"[Prune] expected another allocation than 'uniform' with cap={self.cap!r}"
+            )
+        if (
+            self.allocation == "uniform"
+            and self.kind != "stochastic"
+            and self.method != "empirical"
+        ):
+            raise ValueError(
+                f"[Prune] expected method='empirical' with kind={self.kind!r}, got {self.method!r}"
             )
         if self.is_sparse and self.kind != "stochastic":
             raise ValueError(f"[Prune] expected kind='stochastic', got {self.kind!r}")
@@ -175,12 +188,14 @@ class LossScale:
     growth_interval: int = 2000
 
     def __post_init__(self):
-        if not (self.value > 0 and self.value < float("inf")):
-            raise ValueError(f"[LossScale] expected a positive finite value, got {self.value}")
-        if self.growth_interval < 1:
+        if not (isinstance(self.value, int | float) and 0 < self.value < float("inf")):
+            raise ValueError(f"[LossScale] expected a positive finite value, got {self.value!r}")
+        if not (isinstance(self.growth_interval, int) and self.growth_interval >= 1):
             raise ValueError(
-                f"[LossScale] expected growth_interval >= 1, got {self.growth_interval}"
+                f"[LossScale] expected growth_interval >= 1, got {self.growth_interval!r}"
             )
+        if not self.dynamic and self.growth_interval != LossScale.growth_interval:
+            raise ValueError("[LossScale] expected dynamic=True with growth_interval, got False")
 
 
 @dataclass(frozen=True)
@@ -217,6 +232,11 @@ class Quantize:
         check_choice(self.method, "split method", "Quantize", "method")
         check_choice(self.rounding, "rounding", "Quantize", "rounding")
         check_choice(self.underflow, "underflow", "Quantize", "underflow")
+        if self.format is not None and self.method != "empirical":
+            raise ValueError(
+                "[Quantize] expected bits with a method that splits them, got format="
+                f"{str(self.format)!r} and method={self.method!r}"
+            )
         if not isinstance(self.scale, LossScale):
             check_choice(self.scale, "scale", "Quantize", "scale")
 
@@ -250,7 +270,8 @@ def parse_gradients(what) -> tuple[Prune | None, Quantize | None]:
         if isinstance(item, str):
             if not (item.startswith("fp") and item[2:].isdigit()):
                 raise ValueError(f"[compress] expected gradients such as 'fp6', got {item!r}")
-            item = Quantize(bits=int(item[2:]))
+            with in_the_name_of("compress", "Quantize"):
+                item = Quantize(bits=int(item[2:]))
         if isinstance(item, Prune) and prune is None:
             prune = item
         elif isinstance(item, Quantize) and quantize is None:

@@ -104,7 +104,8 @@ def load_into(
         try:
             found = load(*new.values(), *theirs.values())
         except ValueError as error:
-            raise ValueError(f"[load_state_dict] {name or MODEL}: {error}") from None
+            _, _, what = str(error).partition("] ")  # without the name of the op
+            raise ValueError(f"[load_state_dict] {name or MODEL}: {what}") from None
         for difference in found:
             differences.setdefault(difference, []).append(name)
         loaded += [(ours[key], new[key]) for key in ours]

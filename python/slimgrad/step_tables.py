@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ._arguments import pair_of_numbers, text
+from ._arguments import in_the_name_of, pair_of_numbers, text, whole_number
 from ._library import ops
 
 
@@ -55,8 +55,7 @@ def steps(
         resolution. Of those with a name it is known.
     """
     text(weight, "steps", "weight")
-    if isinstance(bits, bool) or not isinstance(bits, int):
-        raise TypeError(f"[steps] expected bits to be an integer, got {type(bits).__name__}")
+    whole_number(bits, "steps", "bits")
     low, high = pair_of_numbers(interval, "steps", "interval")
     if callable(activation):
         slopes = _slopes(activation, low, high, num_samples)
@@ -64,5 +63,6 @@ def steps(
     text(activation, "steps", "activation")
     if even:
         raise ValueError(f"[steps] expected even=True with a function, got {activation!r}")
-    borders, levels, error, even = ops.steps(activation, bits, low, high, weight)
+    with in_the_name_of("steps", "optimal_steps"):
+        borders, levels, error, even = ops.steps(activation, bits, low, high, weight)
     return StepTable(borders.tolist(), levels.tolist(), error, even)

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/check.h"
 
@@ -16,14 +17,14 @@ inline bool is_float_dtype(at::ScalarType type) {
 }
 
 // Throws InvalidArgument unless x is float32, bfloat16 or float16.
-inline void check_float_dtype(const at::Tensor& x, const char* op) {
+inline void check_float_dtype(const at::Tensor& x, std::string_view op) {
   check(is_float_dtype(x.scalar_type()), op, "x of type float32, bfloat16 or float16",
         c10::toString(x.scalar_type()));
 }
 
 // State is float64 on the CPU, whatever device the model is on: the host plans, and not every
 // device has that type. Throws InvalidArgument, in the name of `op`, for another tensor.
-inline void check_state(const at::Tensor& state, std::int64_t size, const char* op,
+inline void check_state(const at::Tensor& state, std::int64_t size, std::string_view op,
                         const char* name) {
   const bool holds = state.defined() && state.device().is_cpu() &&
                      state.scalar_type() == at::kDouble && state.is_contiguous() &&
@@ -42,11 +43,12 @@ inline at::Tensor saved_here(const at::Tensor& saved) {
   return saved.defined() && !saved.is_meta() ? saved.detach().cpu().contiguous() : saved;
 }
 
-// The same where nothing is computed: a state without values beside a tensor `x` that has some.
-// While a graph is traced none has.
-inline void check_meta_state(const at::Tensor& x, const at::Tensor& state, const char* op,
-                             const char* name) {
-  if (!x.is_meta() && state.is_meta()) check_state(state, state.numel(), op, name);
+// The same where nothing is computed: a state of another type or size, or one without values beside
+// a tensor `x` that has some. While a graph is traced none has.
+inline void check_meta_state(const at::Tensor& x, const at::Tensor& state, std::int64_t size,
+                             const char* op, const char* name) {
+  const bool is_like_it = state.scalar_type() == at::kDouble && state.sym_numel() == size;
+  if (!is_like_it || (!x.is_meta() && state.is_meta())) check_state(state, size, op, name);
 }
 
 }  // namespace slimgrad::torch_ops

@@ -32,6 +32,16 @@ struct ValueErrors<function> {
   }
 };
 
+// The way back, for functions of C++ that call an op: call(), with InvalidArgument for ValueError.
+template <typename Call>
+auto invalid_arguments(const Call& call) {
+  try {
+    return call();
+  } catch (const c10::ValueError& error) {
+    throw InvalidArgument(error.what_without_backtrace());
+  }
+}
+
 }  // namespace slimgrad::torch_ops
 
 #endif  // SLIMGRAD_TORCH_ERRORS_H_

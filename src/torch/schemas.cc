@@ -222,7 +222,8 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("keep_exact(Tensor x, bool only_masks=False) -> Tensor");
   m.def("restore_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");
   m.def("restored_strides(Tensor x) -> int[]");
-  m.def("share_version(Tensor holder, Tensor of) -> ()");
+  // Gives `holder` the version counter of `of`, not its memory.
+  m.def("share_version(Tensor(a!) holder, Tensor of) -> ()");
 
   // The same as a layer uses it, with parameters, and for derivatives known by samples.
   m.def(

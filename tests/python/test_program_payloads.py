@@ -270,8 +270,23 @@ def test_misuse(tmp_path):
     out = tmp_path / "x.sg"
     assert "2 to 8 bits" in fail("encode", source, out, "--mode", "uniform", "--bits", 9)
     assert "lossless" in fail("encode", source, out, "--mode", "tiny")
-    for flag in ("--bits", "--scale", "--threshold", "--threads"):
-        assert "-1" in fail("encode", source, out, flag, -1, "--mode", "pruned")
+    for flag, mode in (
+        ("--bits", "uniform"),
+        ("--scale", "float"),
+        ("--threshold", "pruned"),
+        ("--threads", "lossless"),
+    ):
+        assert "-1" in fail("encode", source, out, flag, -1, "--mode", mode)
+    # What would have no effect in the mode.
+    for flag, value in (
+        ("--bits", 4),
+        ("--format", "1-5-2"),
+        ("--scale", 1),
+        ("--threshold", 1),
+        ("--survivors", "float"),
+    ):
+        assert f"expected {flag} with --mode" in fail("encode", source, out, flag, value)
+    assert "or --list" in fail("steps", "gelu", "--list")
     assert not out.exists()
     succeed("encode", source, out)
     assert ".npy" in fail("decode", out, tmp_path / "x.safetensors")

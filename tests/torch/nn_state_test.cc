@@ -133,7 +133,8 @@ TEST(NnState, DefaultSeedsAreTorchsAndDiffer) {
       for (const at::Tensor& plan : {layer->state().weight_plan, layer->state().input_plan})
         plans.push_back(plan);
     std::vector<std::uint64_t> found;
-    for (const at::Tensor& plan : plans) found.push_back(*torch_ops::read_plan(plan).options.seed);
+    for (const at::Tensor& plan : plans)
+      found.push_back(*torch_ops::read_plan(plan, "test").options.seed);
     return found;
   };
   const std::vector<std::uint64_t> found = seeds();
@@ -279,6 +280,28 @@ TEST(NnState, ADamagedStateIsRefusedAndChangesNothing) {
   refused("version", {}, "expected a state with a version");
   refused("version", at::full({}, 2), "expected a state of version 1, got version 2");
   EXPECT_THROW(to_state(c10::IValue(3)), InvalidArgument);
+}
+
+TEST(Modules, RefuseOptionsWithoutEffect) {
+  const auto refused = [](auto change, const char* what) {
+    SparseOptions options;
+    change(options);
+    EXPECT_THAT([&] { Linear(torch::nn::LinearOptions(4, 4), options); },
+                ThrowsMessage<InvalidArgument>(HasSubstr(std::string("[SparseOptions] ") + what)));
+  };
+  refused([](SparseOptions& o) { o.gate.settings.sparsity = 0.9; }, "expected weight_sparsity");
+  refused([](SparseOptions& o) { o.gate.settings.prune = PruneKind::kTopK; },
+          "expected stochastic pruning, got topk");
+  refused([](SparseOptions& o) { o.gate.settings.bits = 4; }, "expected 0 bits, got 4");
+  refused([](SparseOptions& o) { o.gate.settings.rounding = Rounding::kNearest; },
+          "expected bits with a rounding");
+  refused([](SparseOptions& o) { o.weight_sparsity = 1; }, "expected 0 <= sparsity < 1");
+  GateOptions gate;
+  gate.settings.sparsity = 0.9;
+  EXPECT_THAT([&] { GradientGate{gate}; },
+              ThrowsMessage<InvalidArgument>(HasSubstr("[GradientGate] expected a kind")));
+  EXPECT_THROW(Conv2d(torch::nn::Conv2dOptions(4, 4, 3).padding(torch::kSame), SparseOptions()),
+               InvalidArgument);
 }
 
 }  // namespace

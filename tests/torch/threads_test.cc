@@ -124,6 +124,66 @@ TEST_F(Threads, Gates) {
   });
 }
 
+// Passes through one gate are counted and draw by themselves, whoever makes them.
+constexpr int kPasses = 20;
+
+template <typename Pass>
+Tensors passes_of_all(const Pass& pass) {
+  std::latch start(kCallers);
+  std::vector<Tensors> results(kCallers);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < kCallers; ++i)
+    callers.emplace_back([&, i] {
+      start.arrive_and_wait();
+      for (int round = 0; round < kPasses; ++round) results[i].push_back(pass());
+    });
+  for (std::thread& caller : callers) caller.join();
+  Tensors all;
+  for (const Tensors& some : results) all.insert(all.end(), some.begin(), some.end());
+  return all;
+}
+
+void expect_all_different(const Tensors& tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    for (std::size_t k = 0; k < i; ++k) EXPECT_FALSE(tensors[i].equal(tensors[k])) << i << ' ' << k;
+}
+
+TEST_F(Threads, PassesThroughOneGate) {
+  const at::Tensor x = torch::randn({96, 96}).requires_grad_();
+  const at::Tensor gradient = gradient_of({96, 96});
+  const at::Tensor plan = new_gate_plan(pruned(0.8, 3)), stats = new_gate_stats();
+  const Tensors results = passes_of_all(
+      [&] { return grad({gradient_gate(x, plan, stats)}, {x}, {gradient.clone()})[0]; });
+  EXPECT_EQ(gate_report(plan, stats).calls, kCallers * kPasses);
+  expect_all_different(results);
+}
+
+TEST_F(Threads, PassesThroughOneSparseLayer) {
+  const at::Tensor x = torch::randn({96, 64}).requires_grad_();
+  const at::Tensor weight = torch::randn({96, 64}).requires_grad_();
+  const at::Tensor gradient = gradient_of({96, 96});
+  const SparseLayerState state = always_sparse();
+  const Tensors results = passes_of_all([&] {
+    const auto both =
+        grad({sparse_linear(x, weight, std::nullopt, state)}, {x, weight}, {gradient});
+    return at::cat({both[0].flatten(), both[1].flatten()});
+  });
+  EXPECT_EQ(gate_report(state.weight_plan, state.weight_stats).calls, kCallers * kPasses);
+  EXPECT_EQ(gate_report(state.input_plan, state.input_stats).calls, kCallers * kPasses);
+  expect_all_different(results);
+}
+
+TEST_F(Threads, OneKeeper) {
+  const at::Tensor x = torch::randn({64, 128}).requires_grad_();
+  Keeper keeper({.bits = 2}, 5);
+  const Tensors results = passes_of_all([&] {
+    const at::Tensor own = x * 1;  // memory of its own, and so draws
+    return keeper.keep(own)->unpack();
+  });
+  EXPECT_EQ(keeper.number(), static_cast<std::uint64_t>(kCallers * kPasses));
+  expect_all_different(results);
+}
+
 TEST_F(Threads, MeasuringPruningPackingAndCoding) {
   const at::Tensor x = torch::randn({600, 512});
   const auto encode =

@@ -39,8 +39,9 @@ TEST(GradientOptions, BaselinesAndFreshness) {
   const GradientChoice choice =
       refined("prune:0.9", {.threshold = "normal", .prune = "topk", .refresh = "epoch"});
   EXPECT_EQ(choice.gates->prune, PruneKind::kTopK);
-  EXPECT_EQ(choice.gates->method, ThresholdMethod::kNormal);
+  EXPECT_EQ(choice.gates->method, ThresholdMethod::kEmpirical);  // top-k has none
   EXPECT_EQ(choice.refresh_every, 0);
+  EXPECT_EQ(refined("prune:0.9", {.threshold = "normal"}).gates->method, ThresholdMethod::kNormal);
   const GradientChoice rounded = refined(
       "fp4", {.split = "lognormal", .rounding = "nearest", .underflow = "zero", .refresh = "50"});
   EXPECT_EQ(rounded.gates->prune, PruneKind::kNone);  // nothing is pruned that was not asked for
@@ -82,6 +83,38 @@ TEST(GradientOptions, RefusesTheRest) {
   EXPECT_THROW(refined("none", {.prune = "none"}), InvalidArgument);
   EXPECT_THROW(refined("sparse:0.9:0", {.prune = "topk"}), InvalidArgument);
   EXPECT_THROW(refined("none", {.sparse_way = "never"}), InvalidArgument);
+}
+
+// An option is for all runs, and one must have a use for it.
+TEST(GradientOptions, RefusesWhatHasNoEffect) {
+  const auto check = [](std::initializer_list<const char*> runs, const GradientOptions& options) {
+    std::vector<GradientChoice> choices;
+    for (const char* run : runs) choices.push_back(refined(run, options));
+    check_effects(choices, options);
+  };
+  for (const GradientOptions& options :
+       {GradientOptions{.prune = "topk"}, GradientOptions{.threshold = "normal"},
+        GradientOptions{.allocation = "min_cosine"}}) {
+    EXPECT_THROW(check({"none", "fp4"}, options), InvalidArgument);
+    EXPECT_NO_THROW(check({"fp4", "prune:0.9"}, options));
+  }
+  EXPECT_THROW(check({"prune:0.9"}, {.threshold = "normal", .prune = "topk"}), InvalidArgument);
+  EXPECT_THROW(check({"prune:0.9"}, {.cap = 0.5}), InvalidArgument);
+  for (const GradientOptions& options :
+       {GradientOptions{.split = "normal"}, GradientOptions{.scale = "error"},
+        GradientOptions{.rounding = "nearest"}, GradientOptions{.underflow = "zero"}}) {
+    EXPECT_THROW(check({"none", "prune:0.9", "sparse:0.9:0"}, options), InvalidArgument);
+    EXPECT_NO_THROW(check({"prune:0.9", "fp4"}, options));
+  }
+  EXPECT_THROW(check({"1-3-2"}, {.split = "normal"}), InvalidArgument);
+  for (const GradientOptions& options :
+       {GradientOptions{.refresh = "epoch"}, GradientOptions{.warmup = 3},
+        GradientOptions{.min_elements = 1}}) {
+    EXPECT_THROW(check({"none"}, options), InvalidArgument);
+    EXPECT_NO_THROW(check({"none", "fp4"}, options));
+  }
+  EXPECT_THROW(check({"prune:0.9"}, {.sparse_way = "always"}), InvalidArgument);
+  EXPECT_NO_THROW(check({"sparse:0.9:0"}, {.sparse_way = "always"}));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .._arguments import counter
 from .._seeds import derive_seed
 from .agreement import check_agreement, fingerprint
 from .auto import Choice, choose
@@ -156,13 +157,14 @@ class Plan:
                     f"[load_state_dict] expected the state of rank {here[0]} of {here[1]}, got "
                     f"that of rank {saved[0]} of {saved[1]}; state_dict() without own fits any"
                 )
+        step = counter(state["step"], "load_state_dict", "step")
         unknown = sorted(set(state["residuals"]) - set(self.order))
         if unknown:
             raise ValueError(
                 "[load_state_dict] expected residuals of this model's parameters, got "
                 f"{unknown[0]!r}"
             )
-        self.step = self.resumed_at = int(state["step"])
+        self.step = self.resumed_at = step
         self.residuals = {
             name: residual.detach().to(torch.float32).reshape(-1).clone()
             for name, residual in state["residuals"].items()

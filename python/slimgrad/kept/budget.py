@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .._arguments import MOST_CALLS
 from .._library import ops
 from .allocation import Choice, spread
 from .sensitivity import Measurement, Met
@@ -232,7 +233,7 @@ class Budget:
             )
         whole = slots[:, :5]
         is_possible = (
-            (places >= 0).all()
+            ((places >= 0) & (places <= MOST_CALLS)).all()
             and (slots >= 0).all()
             and slots.isfinite().all()
             and (whole == whole.round()).all()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from .._arguments import in_the_name_of
 from .._seeds import fresh_seed
 from .._streams import check_stream
 from .keeper import Keeper
@@ -33,6 +36,8 @@ class Keeping:
 
     def load_state_dict(self, state) -> None:
         """Goes on where state_dict() was taken, to the bit."""
+        if not isinstance(state, Mapping):
+            raise TypeError("[load_state_dict] expected a mapping from names to tensors")
         self._keeper.load(state)
 
 
@@ -73,5 +78,6 @@ def keep(
     inside another one, the inner one. What is changed in place after it was saved raises in
     backward, as it does without.
     """
-    settings = Keep(bits, group, rounding, min_elements, budget, measure_every)
+    with in_the_name_of("keep", "Keep"):
+        settings = Keep(bits, group, rounding, min_elements, budget, measure_every)
     return Keeping(Keeper(settings, fresh_seed(seed), check_stream(stream, "keep")))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .._arguments import counter
 from .._library import ops
 from .._seeds import derive_seed
 from .._streams import current_stream
@@ -122,11 +123,12 @@ class Keeper:
     def check(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Raises ValueError for what tensors_by_name() cannot have given."""
         draws = saved.get(DRAWS)
-        if draws is None or draws.dtype != torch.int64 or draws.shape != (2,) or draws[1] < 0:
+        if draws is None or draws.dtype != torch.int64 or draws.shape != (2,):
             raise ValueError(
                 f"[load_state_dict] expected {DRAWS!r}, an int64 tensor of seed and number, got "
                 f"{draws!r}"
             )
+        counter(draws[1], "load_state_dict", f"the number in {DRAWS!r}")
         if self._has_budget(saved):
             Budget.check(saved)
 

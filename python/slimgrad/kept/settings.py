@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .._arguments import in_the_name_of
 from .._library import ops
 
 EXACT = "exact"
@@ -42,32 +43,40 @@ class Keep:
         self._check_bits()
         if self.rounding not in ROUNDINGS:
             raise ValueError(
-                f"[keep] expected rounding to be one of {', '.join(ROUNDINGS)}, got "
+                f"[Keep] expected rounding to be one of {', '.join(ROUNDINGS)}, got "
                 f"{self.rounding!r}"
             )
         for name in ("min_elements", "measure_every"):
             value = getattr(self, name)
             if not (_is_whole(value) and value >= 0):
-                raise ValueError(f"[keep] expected {name} >= 0, got {value!r}")
+                raise ValueError(f"[Keep] expected {name} >= 0, got {value!r}")
+        if self.budget is None and self.measure_every != Keep.measure_every:
+            raise ValueError(
+                f"[Keep] expected a budget with measure_every, got {self.measure_every} without"
+            )
 
     def _check_budget(self) -> None:
         if self.bits is not None:
             raise ValueError(
-                f"[keep] expected bits or budget, got bits={self.bits!r} and budget={self.budget!r}"
+                f"[Keep] expected bits or budget, got bits={self.bits!r} and budget={self.budget!r}"
             )
         is_number = isinstance(self.budget, int | float) and not isinstance(self.budget, bool)
         if not (is_number and 0 < self.budget <= 1):
-            raise ValueError(f"[keep] expected 0 < budget <= 1, got {self.budget!r}")
+            raise ValueError(f"[Keep] expected 0 < budget <= 1, got {self.budget!r}")
 
     def _check_bits(self) -> None:
         is_width = self.bits is None or (_is_whole(self.bits) and self.bits in BITS)
         if self.bits != EXACT and not is_width:
-            raise ValueError(f"[keep] expected bits to be 8, 4, 2 or 'exact', got {self.bits!r}")
+            raise ValueError(f"[Keep] expected bits to be 8, 4, 2 or 'exact', got {self.bits!r}")
         if self.bits == EXACT and self.group is not None:
-            raise ValueError(f"[keep] expected no group with bits='exact', got {self.group!r}")
+            raise ValueError(f"[Keep] expected no group with bits='exact', got {self.group!r}")
+        if self.bits == EXACT and self.rounding != Keep.rounding:
+            raise ValueError(
+                f"[Keep] expected no rounding with bits='exact', got {self.rounding!r}"
+            )
         if self.group is not None and not (_is_whole(self.group) and self.group in GROUPS):
             listed = ", ".join(map(str, GROUPS))
-            raise ValueError(f"[keep] expected group to be one of {listed}, got {self.group!r}")
+            raise ValueError(f"[Keep] expected group to be one of {listed}, got {self.group!r}")
 
     def group_at(self, bits: int) -> int:
         return ops.default_kept_group(bits) if self.group is None else self.group
@@ -86,4 +95,6 @@ def _is_whole(value: Any) -> bool:
 
 
 def parse_keep(kept: int | str | Keep) -> Keep:
-    return kept if isinstance(kept, Keep) else Keep(bits=kept)
+    """The argument of compress()."""
+    with in_the_name_of("compress", "Keep"):
+        return kept if isinstance(kept, Keep) else Keep(bits=kept)

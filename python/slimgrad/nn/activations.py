@@ -16,7 +16,7 @@ from torch import nn
 
 from .. import functional as F
 from .._tracing import records_plain_model
-from ..fewbit import WEIGHT, check_bits
+from ..fewbit import WEIGHT, check_bits, check_no_table
 from ..step_tables import StepTable
 
 _INVERTIBLE = (nn.GELU, nn.SiLU, nn.Mish)
@@ -66,6 +66,8 @@ class _Approximate(_Fewbit):
         **kwargs,
     ):
         super().__init__(*args, bits=bits, **kwargs)
+        if bits == "exact":
+            check_no_table(type(self).__name__, interval, weight)
         self.interval = interval
         self.weight = weight
 

@@ -29,7 +29,8 @@ def _subclass(cls: type, *names: str, exact: bool = False, table: bool = False) 
         bits = options["bits"]
         if bits == "exact" and not exact:
             bits = 4
-        extra = {k: options[k] for k in ("interval", "weight")} if table else {}
+        has_table = table and bits != "exact"
+        extra = {k: options[k] for k in ("interval", "weight")} if has_table else {}
         arguments = {name: getattr(module, name) for name in names}
         if bits == "exact" and "inplace" in arguments:
             arguments["inplace"] = False  # The output is kept, beside an input that nobody needs.
@@ -118,7 +119,8 @@ def _convert_transformers(module: nn.Module, options: dict) -> nn.Module | str:
     own_formula = act is not None and not getattr(act, "__module__", "").startswith("torch")
     if name in _TRANSFORMERS_SAME and not own_formula:
         cls, arguments = _TRANSFORMERS_SAME[name]
-        extra = {k: options[k] for k in ("interval", "weight")}
+        has_table = options["bits"] != "exact"
+        extra = {k: options[k] for k in ("interval", "weight")} if has_table else {}
         return cls(**arguments, bits=options["bits"], **extra)
     if name in _TRANSFORMERS_OWN:
         bits = 4 if options["bits"] == "exact" else options["bits"]

@@ -18,6 +18,44 @@ namespace {
 bool is_sparsity(double x) { return x >= 0 && x < 1; }
 bool is_magnitude(double x) { return x >= 0 && std::isfinite(x); }
 
+// Refuses what would be set and have no effect. Not for states: what they hold may have been
+// changed since, and older ones may hold anything.
+void check_effects(const GateOptions& options, std::string_view op) {
+  const GradientSettings &settings = options.settings, defaults;
+  const bool prunes = settings.prune != PruneKind::kNone, quantizes = settings.bits > 0;
+  const bool is_uniform = options.allocation == AllocationObjective::kUniform;
+  if (const auto& format = settings.format)
+    check(settings.bits == format->bits(), op,
+          "bits = " + std::to_string(format->bits()) + " with the format " + format->name(),
+          settings.bits);
+  const auto require = [&](bool holds, const char* what, const char* setting, bool is_set) {
+    check(holds || !is_set, op, std::string(what) + " with " + setting, "none");
+  };
+  constexpr const char *kPruning = "a kind of pruning", *kBits = "bits";
+  require(prunes, kPruning, "a sparsity", settings.sparsity != 0);
+  require(prunes, kPruning, "a schedule", !options.schedule.empty());
+  require(prunes, kPruning, "an allocation", !is_uniform);
+  require(prunes, kPruning, "a threshold method", settings.method != defaults.method);
+  require(quantizes, kBits, "a split method", settings.split != defaults.split);
+  require(quantizes, kBits, "a scale method", settings.scale_method != defaults.scale_method);
+  require(quantizes, kBits, "a fixed scale", settings.fixed_scale != 0);
+  require(quantizes, kBits, "a rounding", settings.rounding != defaults.rounding);
+  require(quantizes, kBits, "an underflow", settings.underflow != defaults.underflow);
+  require(settings.fixed_scale > 0, "a fixed scale", "a dynamic one", options.dynamic_scale);
+
+  const auto exclude = [&](bool first, bool second, const char* either) {
+    check(!(first && second), op, std::string("either ") + either, "both");
+  };
+  exclude(!options.schedule.empty(), !is_uniform, "a schedule or an allocation");
+  exclude(settings.format.has_value(), settings.split != defaults.split,
+          "a format or a split method");
+  exclude(settings.fixed_scale > 0, settings.scale_method != defaults.scale_method,
+          "a fixed scale or a scale method");
+  // Top-k takes its threshold from the histogram; an allocation asks the method.
+  exclude(prunes && settings.prune != PruneKind::kStochastic && is_uniform,
+          settings.method != defaults.method, "top-k or a threshold method");
+}
+
 template <typename T>
 void gather(std::span<const T> from, const kernels::StratifiedSample& sample, std::uint64_t every,
             std::vector<float>& out) {
@@ -72,8 +110,9 @@ void check_gate_options(const GateOptions& options, std::string_view op) {
   }
 }
 
-GateState new_gate(const GateOptions& options) {
-  check_gate_options(options, "new_gate");
+GateState new_gate(const GateOptions& options, std::string_view op) {
+  check_gate_options(options, op);
+  check_effects(options, op);
   GateState gate;
   gate.options = options;
   gate.target = options.settings.sparsity;
@@ -83,9 +122,12 @@ GateState new_gate(const GateOptions& options) {
 
 void check_gate_state(const GateState& gate, std::string_view op) {
   check_gate_options(gate.options, op);
-  check(gate.calls >= 0, op, "calls >= 0", gate.calls);
-  check(gate.good_steps >= 0, op, "good steps >= 0", gate.good_steps);
-  check(gate.seen_calls >= 0, op, "calls seen >= 0", gate.seen_calls);
+  const auto check_counter = [&](std::int64_t value, const char* name) {
+    check(value >= 0 && value <= kMostCalls, op, std::string(name) + " from 0 to 2^48", value);
+  };
+  check_counter(gate.calls, "calls");
+  check_counter(gate.good_steps, "good steps");
+  check_counter(gate.seen_calls, "calls seen");
   check(is_sparsity(gate.target), op, "0 <= target sparsity < 1", gate.target);
   check(is_magnitude(gate.asked_scale), op, "a finite asked scale >= 0", gate.asked_scale);
   const double threshold = gate.in_force.threshold;
@@ -110,6 +152,8 @@ double bits_per_value(const GateReport& report) {
 
 void set_sparsity(GateState& gate, double sparsity) {
   check(is_sparsity(sparsity), "set_sparsity", "0 <= sparsity < 1", sparsity);
+  check(gate.options.settings.prune != PruneKind::kNone, "set_sparsity", "a gate that prunes",
+        "one that does not");
   gate.options.schedule.clear();
   gate.options.settings.sparsity = gate.target = sparsity;
   gate.due = true;

@@ -27,8 +27,8 @@ constexpr const char* kOp = "compress_gradient";
 // Writes the compressed gradient into `out`, which may be `grad` itself.
 void compress(const GradientBackend& backend, const at::Tensor& grad, const at::Tensor& out,
               const at::Tensor& plan, const at::Tensor& stats, std::int64_t stream) {
-  GateState gate = read_plan(plan, kOp);
   check_layer_stats(stats, kOp);
+  GateState gate = begin_pass(plan, kOp);
   GatePass pass(gate, static_cast<std::uint64_t>(grad.numel()), dtype_of(grad.scalar_type()),
                 stream);
   const kernels::StratifiedSample sample = pass.sample();
@@ -45,7 +45,8 @@ void compress(const GradientBackend& backend, const at::Tensor& grad, const at::
     out.copy_(grad);
   }
   const GateReport report = pass.close();
-  write_plan(gate, plan);
+  const auto lock = lock_plans();
+  end_pass(gate, plan);
   write_stats(pass.stats(), stats.mutable_data_ptr<double>());
   write_report(report, stats);
 }
@@ -70,15 +71,15 @@ void compress_gradient_(at::Tensor grad, at::Tensor plan, at::Tensor stats, std:
 
 at::Tensor compress_gradient_meta(const at::Tensor& grad, at::Tensor plan, at::Tensor stats,
                                   std::int64_t) {
-  check_meta_state(grad, plan, kOp, "plan");
-  check_meta_state(grad, stats, kOp, "stats");
+  check_meta_state(grad, plan, kPlanSize, kOp, "plan");
+  check_meta_state(grad, stats, kLayerStatsSize, kOp, "stats");
   return is_dense(grad) ? at::empty_like(grad)
                         : at::empty_like(grad, grad.options(), at::MemoryFormat::Contiguous);
 }
 void compress_gradient_inplace_meta(at::Tensor grad, at::Tensor plan, at::Tensor stats,
                                     std::int64_t) {
-  check_meta_state(grad, plan, kOp, "plan");
-  check_meta_state(grad, stats, kOp, "stats");
+  check_meta_state(grad, plan, kPlanSize, kOp, "plan");
+  check_meta_state(grad, stats, kLayerStatsSize, kOp, "stats");
 }
 
 }  // namespace

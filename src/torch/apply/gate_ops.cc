@@ -36,7 +36,7 @@ at::Tensor make_gate_plan(Name prune, Number sparsity, Name method, Count bits, 
                           Count sample_size, Count refresh_every, Count warmup,
                           at::IntArrayRef schedule_calls, at::ArrayRef<double> schedule_sparsities,
                           Name allocation, bool dynamic_scale) {
-  constexpr const char* kOp = "new_gate_plan";
+  constexpr const char* kOp = "compress";  // Python's only way here
   GateOptions options;
   GradientSettings& settings = options.settings;
   if (prune) settings.prune = parse_prune_kind(*prune);
@@ -64,7 +64,7 @@ at::Tensor make_gate_plan(Name prune, Number sparsity, Name method, Count bits, 
         "a sparsity for every call of the schedule", schedule_sparsities.size());
   for (std::size_t i = 0; i < schedule_calls.size(); ++i)
     options.schedule.push_back({schedule_calls[i], schedule_sparsities[i]});
-  return new_gate_plan(options);
+  return new_gate_plan(options, kOp);
 }
 
 using Names = std::vector<std::string>;
@@ -85,6 +85,7 @@ Report read_report(const at::Tensor& plan, const at::Tensor& stats) {
 }
 
 at::Tensor gate_statistics(const at::Tensor& stats) {
+  const auto lock = lock_plans();
   check_layer_stats(stats, "gate_statistics");
   return stats.slice(0, 0, kStatsTensorSize).clone();
 }
@@ -92,6 +93,7 @@ at::Tensor gate_statistics(const at::Tensor& stats) {
 // change(gate) on the state behind a plan.
 template <typename Change>
 void change_gate(const at::Tensor& plan, const char* op, const Change& change) {
+  const auto lock = lock_plans();
   GateState gate = read_plan(plan, op);
   change(gate);
   write_plan(gate, plan);
@@ -105,13 +107,17 @@ void set_gate_sparsity(at::Tensor plan, double sparsity) {
 }
 
 std::tuple<Names, std::vector<double>> gate_fields(const at::Tensor& plan) {
+  const auto lock = lock_plans();
   read_plan(plan, "gate_fields");
   const double* values = plan.const_data_ptr<double>();
   const auto names = plan_field_names();
   return {names, std::vector<double>(values, values + names.size())};
 }
 
-bool gate_has_news(const at::Tensor& plan) { return has_news(read_plan(plan)); }
+bool gate_has_news(const at::Tensor& plan) {
+  const auto lock = lock_plans();
+  return has_news(read_plan(plan, "gate_has_news"));
+}
 
 // The parts of derive_seed(), names before numbers.
 std::int64_t derive_seed_op(std::int64_t seed, const c10::List<std::string>& names,

@@ -11,6 +11,7 @@
 
 #include <slimgrad/gradient_gate.h>
 
+#include "torch/apply/plan_tensor.h"
 #include "torch/checks.h"
 #include "torch/errors.h"
 #include "torch/find_op.h"
@@ -66,6 +67,7 @@ class Gate : public torch::autograd::Function<Gate> {
 at::Tensor gate_autograd(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
                          std::int64_t stream) {
   check_float_dtype(x, "gradient_gate");
+  check_gate(x, plan, stats, "gradient_gate");
   return Gate::apply(x, plan, stats, stream);
 }
 
@@ -91,7 +93,7 @@ at::Tensor gradient_gate(const at::Tensor& x, const at::Tensor& plan, const at::
   static const auto op =
       torch_ops::find_op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                     std::int64_t)>("slimgrad::gradient_gate");
-  return op.call(x, plan, stats, stream);
+  return torch_ops::invalid_arguments([&] { return op.call(x, plan, stats, stream); });
 }
 
 }  // namespace slimgrad

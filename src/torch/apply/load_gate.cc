@@ -20,7 +20,7 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-constexpr const char* kLoadGate = "load_gate_";
+constexpr const char* kLoadGate = "load_gate";
 
 // Every field is as write_plan() would write it: those that read_plan() has no use for, too.
 GateState read_saved_plan(const at::Tensor& saved) {
@@ -88,6 +88,7 @@ namespace slimgrad {
 std::vector<std::string> load_gate(const at::Tensor& plan, const at::Tensor& stats,
                                    const at::Tensor& saved_plan, const at::Tensor& saved_stats) {
   using namespace torch_ops;
+  const auto lock = lock_plans();
   GateState gate = read_plan(plan, kLoadGate);
   check_layer_stats(stats, kLoadGate);
   const at::Tensor plan_here = saved_here(saved_plan), stats_here = saved_here(saved_stats);

@@ -21,7 +21,8 @@ namespace {
 // The gates behind the plans and statistics of layers; write() brings back what changed.
 class Gates {
  public:
-  Gates(at::TensorList plans, at::TensorList stats, const char* op) : plans_(plans) {
+  Gates(at::TensorList plans, at::TensorList stats, const char* op)
+      : lock_(lock_plans()), plans_(plans) {
     check(plans.size() == stats.size(), op, "as many stats as plans", stats.size(), " and ",
           plans.size());
     gates_.reserve(plans.size());  // so that records may point at them
@@ -39,6 +40,7 @@ class Gates {
   }
 
  private:
+  const std::unique_lock<std::recursive_mutex> lock_;
   at::TensorList plans_;
   std::vector<GateState> gates_;
   std::vector<GateRecord> records_;
@@ -70,8 +72,8 @@ void update_scales(at::TensorList plans, at::TensorList stats, std::int64_t grow
 // Where nothing is computed: some without values beside others that have some are no state.
 void check_meta_plans(at::TensorList plans, at::TensorList stats, const char* op) {
   for (std::size_t i = 0; i < std::min(plans.size(), stats.size()); ++i) {
-    check_meta_state(stats[i], plans[i], op, "plan");
-    check_meta_state(plans[i], stats[i], op, "stats");
+    check_meta_state(stats[i], plans[i], kPlanSize, op, "plan");
+    check_meta_state(plans[i], stats[i], kLayerStatsSize, op, "stats");
   }
 }
 void allocate_meta(at::TensorList plans, at::TensorList stats, std::string_view, std::string_view,

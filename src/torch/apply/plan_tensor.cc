@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/ops/zeros.h>
 
 #include "base/check.h"
@@ -18,7 +19,7 @@ namespace {
 // Reads fields, and refuses a value that no one wrote.
 class PlanReader {
  public:
-  PlanReader(const at::Tensor& plan, const char* op, const char* name)
+  PlanReader(const at::Tensor& plan, std::string_view op, const char* name)
       : fields_(plan.const_data_ptr<double>()), op_(op), name_(name) {}
 
   double number(std::int64_t field) const { return fields_[field]; }
@@ -67,8 +68,18 @@ class PlanReader {
   }
 
   const double* fields_;
-  const char *op_, *name_;
+  std::string_view op_;
+  const char* name_;
 };
+
+void write_in_force(const Treatment& treatment, double* plan) {
+  plan[kPlanThreshold] = treatment.threshold;
+  plan[kPlanDrops] = treatment.drops ? 1 : 0;
+  const auto& quantizer = treatment.quantizer;
+  plan[kPlanFormatExponent] = quantizer ? quantizer->format.exponent_bits() : 0;
+  plan[kPlanFormatMantissa] = quantizer ? quantizer->format.mantissa_bits() : 0;
+  plan[kPlanScale] = quantizer ? quantizer->scale : 0;
+}
 
 }  // namespace
 
@@ -87,7 +98,7 @@ std::vector<std::string> plan_field_names() {
   return names;
 }
 
-GateState read_plan(const at::Tensor& tensor, const char* op, const char* name) {
+GateState read_plan(const at::Tensor& tensor, std::string_view op, const char* name) {
   check_state(tensor, kPlanSize, op, name);
   const PlanReader plan(tensor, op, name);
   GateState gate;
@@ -166,12 +177,40 @@ void write_plan(const GateState& gate, const at::Tensor& tensor) {
   plan[kPlanAskedScale] = gate.asked_scale;
   plan[kPlanGoodSteps] = static_cast<double>(gate.good_steps);
   plan[kPlanSeenCalls] = static_cast<double>(gate.seen_calls);
-  plan[kPlanThreshold] = gate.in_force.threshold;
-  plan[kPlanDrops] = gate.in_force.drops ? 1 : 0;
-  const auto& quantizer = gate.in_force.quantizer;
-  plan[kPlanFormatExponent] = quantizer ? quantizer->format.exponent_bits() : 0;
-  plan[kPlanFormatMantissa] = quantizer ? quantizer->format.mantissa_bits() : 0;
-  plan[kPlanScale] = quantizer ? quantizer->scale : 0;
+  write_in_force(gate.in_force, plan);
+}
+
+bool has_values(const at::Tensor& x, const at::Tensor& state) {
+  if (!state.defined()) return true;
+  return !at::isTensorSubclassLike(state) && !(x.is_meta() && state.is_meta());
+}
+
+void check_gate(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
+                const char* op) {
+  const auto lock = lock_plans();
+  if (has_values(x, plan)) read_plan(plan, op);
+  if (has_values(x, stats)) check_layer_stats(stats, op);
+}
+
+std::unique_lock<std::recursive_mutex> lock_plans() {
+  static std::recursive_mutex mutex;
+  return std::unique_lock(mutex);
+}
+
+GateState begin_pass(const at::Tensor& plan, const char* op, const char* name) {
+  const auto lock = lock_plans();
+  GateState gate = read_plan(plan, op, name);
+  plan.mutable_data_ptr<double>()[kPlanCalls] = static_cast<double>(gate.calls + 1);
+  return gate;
+}
+
+void end_pass(const GateState& gate, const at::Tensor& plan) {
+  const auto lock = lock_plans();
+  double* fields = plan.mutable_data_ptr<double>();
+  // Without a schedule it is somebody else's, who may have written it meanwhile.
+  if (!gate.options.schedule.empty()) fields[kPlanSparsity] = gate.options.settings.sparsity;
+  fields[kPlanDue] = gate.due ? 1 : 0;
+  write_in_force(gate.in_force, fields);
 }
 
 void check_layer_stats(const at::Tensor& stats, const char* op, const char* name) {
@@ -196,10 +235,11 @@ void write_report(const GateReport& report, const at::Tensor& stats) {
 
 namespace slimgrad {
 
-at::Tensor new_gate_plan(GateOptions options) {
+at::Tensor new_gate_plan(GateOptions options, std::string_view op) {
   if (!options.seed) options.seed = torch_ops::fresh_seed();
   at::Tensor plan = at::zeros({torch_ops::kPlanSize}, at::kDouble);
-  torch_ops::write_plan(new_gate(options), plan);
+  torch_ops::write_plan(new_gate(options, op), plan);
+  torch_ops::read_plan(plan, op);
   return plan;
 }
 
@@ -207,8 +247,9 @@ at::Tensor new_gate_stats() { return at::zeros({torch_ops::kLayerStatsSize}, at:
 
 GateReport gate_report(const at::Tensor& plan, const at::Tensor& stats) {
   using namespace torch_ops;
+  const auto lock = lock_plans();
   check_layer_stats(stats, "gate_report");
-  const GateState gate = read_plan(plan);
+  const GateState gate = read_plan(plan, "gate_report");
   const double* values = stats.const_data_ptr<double>();
   return {.calls = gate.calls,
           .elements = static_cast<std::int64_t>(values[kReportElements]),

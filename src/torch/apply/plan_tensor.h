@@ -11,7 +11,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <slimgrad/gradient_gate.h>
@@ -78,10 +80,27 @@ std::vector<std::string> plan_field_names();
 
 // Throws InvalidArgument, in the name of `op`, unless `plan`, which the error calls `name`, is a
 // contiguous float64 CPU tensor of kPlanSize elements with values in range.
-GateState read_plan(const at::Tensor& plan, const char* op = "gradient_gate",
-                    const char* name = "plan");
+GateState read_plan(const at::Tensor& plan, std::string_view op, const char* name = "plan");
+
+// The same of a gate's tensors before a forward pass with x: what is wrong shows there, not first
+// in backward. Nothing is wrong with tensors that have no values to look at, as those that
+// torch.compile traces with.
+void check_gate(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
+                const char* op);
+// Whether a state beside x has values to look at, or ought to.
+bool has_values(const at::Tensor& x, const at::Tensor& state);
 
 void write_plan(const GateState& gate, const at::Tensor& plan);
+
+// Whoever changes a plan or its statistics holds this, from reading to writing; nobody does while a
+// gradient is worked on. One for all plans: it is held for microseconds.
+[[nodiscard]] std::unique_lock<std::recursive_mutex> lock_plans();
+
+// The state for a backward pass, whose number is taken in the plan at once: two threads that pass
+// through one gate have numbers, and draws, of their own.
+GateState begin_pass(const at::Tensor& plan, const char* op, const char* name = "plan");
+// What a pass changes of a plan, beside the number of calls.
+void end_pass(const GateState& gate, const at::Tensor& plan);
 
 // Throws InvalidArgument, in the name of `op`, for a tensor of another type, size, device or
 // layout.

@@ -174,7 +174,7 @@ at::Tensor stepwise_backward_autograd(const at::Tensor& grad, const at::Tensor& 
 
 at::Tensor plain_activation(const at::Tensor& x, std::string_view name, at::ArrayRef<double> params,
                             at::ArrayRef<double>, at::ArrayRef<double>, bool) {
-  check_float_dtype(x, "fewbit_activation");
+  check_float_dtype(x, name);
   at::Tensor y = at::empty_like(x);
   Activation("fewbit_activation", name, params).apply(x, y);
   return y;
@@ -182,7 +182,7 @@ at::Tensor plain_activation(const at::Tensor& x, std::string_view name, at::Arra
 
 void plain_activation_(at::Tensor& x, std::string_view name, at::ArrayRef<double> params,
                        at::ArrayRef<double>, at::ArrayRef<double>, bool) {
-  check_float_dtype(x, "fewbit_activation_");
+  check_float_dtype(x, name);
   const Activation activation("fewbit_activation_", name, params);
   activation.check_inplace("fewbit_activation_");
   activation.apply(x, x);

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "formats/fewbit.h"
+#include "torch/errors.h"
 #include "torch/find_op.h"
 
 namespace slimgrad {
@@ -23,10 +24,12 @@ at::Tensor FewbitActivation::operator()(at::Tensor x) const {
   static const auto inplace_op =
       torch_ops::find_op<void(at::Tensor&, std::string_view, Doubles, Doubles, Doubles, bool)>(
           "slimgrad::fewbit_activation_");
-  if (!call_.inplace)
-    return op.call(x, call_.name, call_.arguments, table_.borders, table_.levels, table_.even);
-  inplace_op.call(x, call_.name, call_.arguments, table_.borders, table_.levels, table_.even);
-  return x;
+  return torch_ops::invalid_arguments([&] {
+    if (!call_.inplace)
+      return op.call(x, call_.name, call_.arguments, table_.borders, table_.levels, table_.even);
+    inplace_op.call(x, call_.name, call_.arguments, table_.borders, table_.levels, table_.even);
+    return x;
+  });
 }
 
 std::string gelu_name(std::string_view approximate) {
@@ -38,7 +41,7 @@ std::string gelu_name(std::string_view approximate) {
 at::Tensor invertible_activation(const at::Tensor& x, std::string_view name) {
   static const auto op = torch_ops::find_op<at::Tensor(const at::Tensor&, std::string_view)>(
       "slimgrad::invertible_activation");
-  return op.call(x, name);
+  return torch_ops::invalid_arguments([&] { return op.call(x, name); });
 }
 
 }  // namespace slimgrad

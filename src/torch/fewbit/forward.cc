@@ -25,7 +25,7 @@ at::Tensor call_codes(const at::Tensor& x, at::ArrayRef<double> borders, bool ev
 std::tuple<at::Tensor, at::Tensor> fewbit_forward(const at::Tensor& x, std::string_view name,
                                                   at::ArrayRef<double> params,
                                                   at::ArrayRef<double> borders, bool even) {
-  check_float_dtype(x, "fewbit_forward");
+  check_float_dtype(x, name);
   const Activation activation("fewbit_forward", name, params);
   at::Tensor codes = call_codes(x, borders, even);
   at::Tensor y = at::empty_like(x);
@@ -35,7 +35,7 @@ std::tuple<at::Tensor, at::Tensor> fewbit_forward(const at::Tensor& x, std::stri
 
 at::Tensor fewbit_forward_(at::Tensor& x, std::string_view name, at::ArrayRef<double> params,
                            at::ArrayRef<double> borders, bool even) {
-  check_float_dtype(x, "fewbit_forward_");
+  check_float_dtype(x, name);
   const Activation activation("fewbit_forward_", name, params);
   activation.check_inplace("fewbit_forward_");
   at::Tensor codes = call_codes(x, borders, even);

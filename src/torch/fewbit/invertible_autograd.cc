@@ -23,7 +23,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 at::Tensor invertible_forward_alone(const at::Tensor& x, std::string_view name) {
-  check_float_dtype(x, "invertible_activation");
+  check_float_dtype(x, name);
   inverse_table(name);  // refuses what cannot be inverted
   at::Tensor y = at::empty_like(x);
   Activation("invertible_activation", name, {}).apply(x, y);

@@ -5,8 +5,8 @@
 
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <slimgrad/gate.h>
 #include <slimgrad/seed.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -108,15 +108,34 @@ Keeper::Keeper(const KeepOptions& options, std::optional<std::uint64_t> seed,
       stream_(stream),
       min_elements_(min_elements) {
   check(min_elements >= 0, "Keeper", "min_elements >= 0", min_elements);
-  KeptTensor(at::zeros({1}), options, seed_);  // It knows what is wrong with options.
+  torch_ops::check_keep_options(options, "Keeper");
+}
+
+std::uint64_t Keeper::number() const {
+  const std::lock_guard lock(mutex_);
+  return number_;
+}
+
+void Keeper::set_number(std::uint64_t number) {
+  check(number <= static_cast<std::uint64_t>(kMostCalls), "Keeper", "a number of at most 2^48",
+        number);
+  const std::lock_guard lock(mutex_);
+  number_ = number;
+}
+
+Keeper::Bytes Keeper::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
 }
 
 void Keeper::begin_pass() {
+  const std::lock_guard lock(mutex_);
   bytes_ = {};
   std::erase_if(known_, [](const auto& known) { return known.second.kept.expired(); });
 }
 
 std::shared_ptr<const KeptTensor> Keeper::keep(const at::Tensor& x) {
+  const std::lock_guard lock(mutex_);
   const Saving saving = torch_ops::saving_of(x, min_elements_);
   if (saving == Saving::kLivesAnyway || !x.has_storage())
     return std::make_shared<const KeptTensor>(packed(x, Saving::kLeft));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "torch/checks.h"
 #include "torch/kept/ops.h"
 
 namespace slimgrad {
@@ -22,6 +23,8 @@ KeptTensor::KeptTensor(const at::Tensor& x, const KeepOptions& options, std::uin
                        std::uint64_t number) {
   check(x.defined() && x.device().is_cpu() && x.layout() == at::kStrided, "KeptTensor",
         "a dense tensor on the CPU", x.toString());
+  torch_ops::check_float_dtype(x, "KeptTensor");
+  torch_ops::check_keep_options(options, "KeptTensor");
   const at::Tensor plain = x.detach();  // It has the version of x.
   if (options.bits == 0) {
     at::Tensor bytes = torch_ops::keep_exact_cpu(plain, false);

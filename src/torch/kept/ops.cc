@@ -62,6 +62,16 @@ at::Tensor empty_result(const char* op, at::IntArrayRef size, at::IntArrayRef st
 
 }  // namespace
 
+void check_keep_options(const KeepOptions& options, const char* op) {
+  if (options.bits != 0) {
+    check(options.bits > 0, op, "bits to be 8, 4, 2 or 0", options.bits);
+    kept_format(op, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest");
+    return;
+  }
+  check(options.group == 0, op, "no group with bits = 0", options.group);
+  check(options.is_stochastic, op, "no rounding to the nearest with bits = 0", "one");
+}
+
 at::Tensor keep_values_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t group,
                            std::string_view rounding, std::int64_t seed, std::int64_t number) {
   check_float_dtype(x, "keep_values");
@@ -183,7 +193,7 @@ namespace {
 
 // From now on `holder._version` is that of `of`, without holding its memory: so whoever packs a
 // tensor can say later whether it was changed in place since, as torch does for what it saves.
-void share_version(const at::Tensor& holder, const at::Tensor& of) {
+void share_version(at::Tensor holder, const at::Tensor& of) {
   check(!of.is_inference() && !holder.is_inference(), "share_version",
         "tensors that have a version", "an inference tensor");
   holder.unsafeGetTensorImpl()->set_version_counter(of.unsafeGetTensorImpl()->version_counter());

@@ -8,7 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include <slimgrad/kept.h>
+
 namespace slimgrad::torch_ops {
+
+// Throws InvalidArgument, in the name of `op`.
+void check_keep_options(const KeepOptions& options, const char* op);
 
 at::Tensor keep_values_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t group,
                            std::string_view rounding, std::int64_t seed, std::int64_t number);

@@ -37,15 +37,11 @@ class GatedProduct {
         plan_(product == Product::kWeight ? state.weight_plan : state.input_plan),
         stats_(product == Product::kWeight ? state.weight_stats : state.input_stats),
         layer_(layer),
-        gate_(read_plan(plan_, op, product == Product::kWeight ? "weight_plan" : "input_plan")),
+        gate_(begin_pass(plan_, op, product == Product::kWeight ? "weight_plan" : "input_plan")),
         pass_(gate_, static_cast<std::uint64_t>(layer.num_elements()), layer.type(), stream),
         choice_(state.choice, product, op) {
     check_layer_stats(stats_, op, product == Product::kWeight ? "weight_stats" : "input_stats");
-    const PruneKind kind = gate_.options.settings.prune;
-    check(kind == PruneKind::kNone || kind == PruneKind::kStochastic, op,
-          "a plan that prunes stochastically or not at all", prune_kind_name(kind));
-    check(gate_.options.settings.bits == 0, op, "a plan that does not quantize",
-          gate_.options.settings.bits, " bits");
+    check_product_settings(gate_.options.settings, op);
   }
 
   // Known before it runs, unless it is timed.
@@ -70,11 +66,12 @@ class GatedProduct {
         counts.compress_seconds = std::max(0.0, seconds - counts.multiply_seconds);
         watch.lap();
         dense();
-        choice_.add_trial(counts, watch.lap());
+        const double dense_seconds = watch.lap();
+        const auto lock = lock_plans();
+        choice_.add_trial(counts, dense_seconds);
       }
     }
-    choice_.set_last(way);
-    close();
+    close(way);
     return *result;
   }
 
@@ -94,12 +91,12 @@ class GatedProduct {
 
   Way choose() {
     if (!can_be_sparse() || choice_.setting() == SparseWay::kDense) return Way::kDense;
-    if (choice_.is_open()) choice_.decide(predict_cost(layer_.priced(product_)));
-    if (prunes()) return choice_.way(pass_.sparsity());
     // Used as it is: a small sample says how sparse.
     constexpr std::int64_t kZeroSample = 4096;
-    see(pass_.sample(kZeroSample));
-    return choice_.way(pass_.stats().zero_fraction);
+    if (!prunes()) see(pass_.sample(kZeroSample));
+    const auto lock = lock_plans();
+    if (choice_.is_open()) choice_.decide(predict_cost(layer_.priced(product_)));
+    return choice_.way(prunes() ? pass_.sparsity() : pass_.stats().zero_fraction);
   }
 
   PruneDraw draw() {
@@ -118,9 +115,11 @@ class GatedProduct {
     return pass_.see(values);
   }
 
-  void close() {
+  void close(Way way) {
     const GateReport report = pass_.close();
-    write_plan(gate_, plan_);
+    const auto lock = lock_plans();
+    choice_.set_last(way);
+    end_pass(gate_, plan_);
     // A product that was done densely was not sampled. What it looked like before stays, so that an
     // allocation over all layers still counts it and can give it enough sparsity to be sparse
     // again.
@@ -188,11 +187,11 @@ struct BackwardKernels {
                         std::array<bool, 3> wanted, at::Tensor weight_plan, at::Tensor weight_stats,
                         at::Tensor input_plan, at::Tensor input_stats, at::Tensor choice,
                         std::int64_t) {
-    check_meta_state(x, weight_plan, kOp, "weight_plan");
-    check_meta_state(x, weight_stats, kOp, "weight_stats");
-    check_meta_state(x, input_plan, kOp, "input_plan");
-    check_meta_state(x, input_stats, kOp, "input_stats");
-    check_meta_state(x, choice, kOp, "choice");
+    check_meta_state(x, weight_plan, kPlanSize, kOp, "weight_plan");
+    check_meta_state(x, weight_stats, kLayerStatsSize, kOp, "weight_stats");
+    check_meta_state(x, input_plan, kPlanSize, kOp, "input_plan");
+    check_meta_state(x, input_stats, kLayerStatsSize, kOp, "input_stats");
+    check_meta_state(x, choice, kChoiceSize, kOp, "choice");
     return {wanted[0] ? at::empty_symint(x.sym_sizes(), x.options(), x.suggest_memory_format())
                       : nothing(x),
             wanted[1] ? at::empty_like(weight) : nothing(x),

@@ -45,13 +45,13 @@ at::Tensor new_sparse_choice(bool always) {
 
 void set_sparse_ways(const at::Tensor& choice, std::optional<SparseWay> weight,
                      std::optional<SparseWay> input) {
-  if (weight) ProductChoice(choice, Product::kWeight, "set_way").pin(*weight);
-  if (input) ProductChoice(choice, Product::kInput, "set_way").pin(*input);
+  if (weight) ProductChoice(choice, Product::kWeight, "set_sparse_ways").pin(*weight);
+  if (input) ProductChoice(choice, Product::kInput, "set_sparse_ways").pin(*input);
 }
 
 void time_sparse_ways(const at::Tensor& choice, bool on) {
   for (const Product product : kProducts) {
-    ProductChoice one(choice, product, "tune");
+    ProductChoice one(choice, product, "time_sparse_ways");
     if (on)
       one.forget_trials();
     else
@@ -61,7 +61,7 @@ void time_sparse_ways(const at::Tensor& choice, bool on) {
 }
 
 std::vector<std::string> load_sparse_choice(const at::Tensor& choice, const at::Tensor& saved) {
-  constexpr const char* kOp = "load_sparse_choice_";
+  constexpr const char* kOp = "load_sparse_choice";
   const at::Tensor here = torch_ops::saved_here(saved);
   for (const Product product : kProducts) {
     ProductChoice(choice, product, kOp);

@@ -14,6 +14,7 @@
 #include "torch/errors.h"
 #include "torch/find_op.h"
 #include "torch/second_backward.h"
+#include "torch/sparse/product_choice.h"
 #include "torch/sparse/products.h"
 
 namespace slimgrad::torch_ops {
@@ -84,6 +85,7 @@ struct Layer {
 
   static Tensor autograd(const Call& c) {
     if constexpr (!kIsLinear) check_conv2d(c.x, c.conv);
+    check_layer_state(c.x, c.state, kIsLinear ? "sparse_linear" : "sparse_conv2d");
     return Node::apply(c.x, c.weight, c.bias, c);
   }
 
@@ -176,15 +178,19 @@ namespace slimgrad {
 at::Tensor sparse_linear(const at::Tensor& x, const at::Tensor& weight,
                          const std::optional<at::Tensor>& bias, const SparseLayerState& state,
                          std::int64_t stream) {
-  return torch_ops::Linear::call({x, weight, bias, {}, state, stream});
+  return torch_ops::invalid_arguments([&] {
+    return torch_ops::Linear::call({x, weight, bias, {}, state, stream});
+  });
 }
 
 at::Tensor sparse_conv2d(const at::Tensor& x, const at::Tensor& weight,
                          const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
                          at::IntArrayRef padding, at::IntArrayRef dilation, std::int64_t groups,
                          const SparseLayerState& state, std::int64_t stream) {
-  return torch_ops::Conv2d::call(
-      {x, weight, bias, {stride, padding, dilation, groups}, state, stream});
+  return torch_ops::invalid_arguments([&] {
+    return torch_ops::Conv2d::call(
+        {x, weight, bias, {stride, padding, dilation, groups}, state, stream});
+  });
 }
 
 }  // namespace slimgrad

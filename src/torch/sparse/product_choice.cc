@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "torch/apply/plan_tensor.h"
 #include "torch/checks.h"
 
 namespace slimgrad::torch_ops {
@@ -36,6 +37,7 @@ void check_fields(const double* fields, const char* op, const char* name) {
 ProductChoice::ProductChoice(const at::Tensor& choice, Product product, const char* op,
                              const char* name) {
   check_state(choice, kChoiceSize, op, name);
+  const auto lock = lock_plans();
   double* const values = choice.mutable_data_ptr<double>();
   for (const ChoiceField field : {kChoiceAlways, kChoiceTiming})
     if (!is_one_of(values[field], 2))
@@ -105,6 +107,27 @@ SparseProductReport ProductChoice::report() const {
           .dense_seconds = fields_[kChoiceDense],
           .compress_seconds = fields_[kChoiceCompress],
           .multiply_seconds = fields_[kChoiceMultiply]};
+}
+
+void check_product_settings(const GradientSettings& settings, const char* op) {
+  check(settings.prune == PruneKind::kNone || settings.prune == PruneKind::kStochastic, op,
+        "a plan that prunes stochastically or not at all", prune_kind_name(settings.prune));
+  check(settings.bits == 0, op, "a plan that does not quantize", settings.bits, " bits");
+}
+
+void check_layer_state(const at::Tensor& x, const SparseLayerState& state, const char* op) {
+  const auto lock = lock_plans();
+  const auto check_product = [&](const at::Tensor& plan, const char* plan_name,
+                                 const at::Tensor& stats, const char* stats_name) {
+    if (has_values(x, plan))
+      check_product_settings(read_plan(plan, op, plan_name).options.settings, op);
+    if (has_values(x, stats)) check_layer_stats(stats, op, stats_name);
+  };
+  check_product(state.weight_plan, "weight_plan", state.weight_stats, "weight_stats");
+  check_product(state.input_plan, "input_plan", state.input_stats, "input_stats");
+  if (!has_values(x, state.choice)) return;
+  for (const Product product : {Product::kWeight, Product::kInput})
+    ProductChoice(state.choice, product, op);
 }
 
 }  // namespace slimgrad::torch_ops

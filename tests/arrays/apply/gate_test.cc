@@ -288,5 +288,88 @@ TEST(Gate, RefusesOptionsOutOfRange) {
   refused([](GateOptions& o) { o.schedule.resize(9); }, "at most 8 points");
 }
 
+TEST(Gate, RefusesOptionsWithoutEffect) {
+  using testing::HasSubstr;
+  using testing::ThrowsMessage;
+  const auto refused = [](GateOptions options, auto change, const char* what) {
+    new_gate(options);
+    change(options);
+    EXPECT_THAT([&] { new_gate(options, "GradientGate"); },
+                ThrowsMessage<InvalidArgument>(HasSubstr(std::string("[GradientGate] ") + what)));
+  };
+  using Options = GateOptions;
+  const GateOptions plain{.seed = 1};
+  refused(
+      plain, [](Options& o) { o.seed.reset(); }, "expected a seed");
+  constexpr auto kObjective = AllocationObjective::kMinCosine;
+  constexpr auto kMethod = ThresholdMethod::kLognormal;
+  refused(
+      plain, [](Options& o) { o.settings.sparsity = 0.9; }, "expected a kind of pruning");
+  refused(
+      plain,
+      [](Options& o) {
+        o.schedule = {{0, 0.5}};
+      },
+      "expected a kind of pruning");
+  refused(
+      plain, [](Options& o) { o.allocation = kObjective; }, "expected a kind of pruning");
+  refused(
+      plain, [](Options& o) { o.settings.method = kMethod; }, "expected a kind of pruning");
+  refused(
+      plain, [](Options& o) { o.settings.format = FloatFormat(5, 2); },
+      "expected bits = 8 with the format 1-5-2, got 0");
+  refused(
+      plain, [](Options& o) { o.settings.split = SplitMethod::kNormal; }, "expected bits");
+  refused(
+      plain, [](Options& o) { o.settings.scale_method = ScaleMethod::kError; }, "expected bits");
+  refused(
+      plain, [](Options& o) { o.settings.fixed_scale = 1; }, "expected bits");
+  refused(
+      plain, [](Options& o) { o.settings.rounding = Rounding::kNearest; }, "expected bits");
+  refused(
+      plain, [](Options& o) { o.settings.underflow = Underflow::kZero; }, "expected bits");
+
+  GateOptions rounded{.seed = 1};
+  rounded.settings.bits = 6;
+  refused(
+      rounded, [](Options& o) { o.settings.format = FloatFormat(5, 2); },
+      "expected bits = 8 with the format 1-5-2, got 6");
+  refused(
+      rounded, [](Options& o) { o.dynamic_scale = true; }, "expected a fixed scale");
+  const auto split_format = [](Options& o) {
+    o.settings.format = FloatFormat(3, 2);
+    o.settings.split = SplitMethod::kNormal;
+  };
+  refused(rounded, split_format, "expected either a format or a split method");
+  const auto two_scales = [](Options& o) {
+    o.settings.fixed_scale = 1;
+    o.settings.scale_method = ScaleMethod::kError;
+  };
+  refused(rounded, two_scales, "expected either a fixed scale or a scale method");
+
+  const auto both = [](Options& o) {
+    o.schedule = {{0, 0.5}};
+    o.allocation = kObjective;
+  };
+  refused(pruning_to(0.5), both, "expected either a schedule or an allocation");
+  const auto top_k = [](Options& o) {
+    o.settings.prune = PruneKind::kTopK;
+    o.settings.method = kMethod;
+  };
+  refused(pruning_to(0.5), top_k, "expected either top-k or a threshold method");
+}
+
+// What was set, scheduled or allocated may change later, also to what nobody could have asked for.
+TEST(Gate, StatesMayHoldWhatOptionsMayNot) {
+  GateState gate = new_gate(pruning_to(0.5)), next = new_gate(pruning_to(0.5));
+  set_sparsity(gate, 0);
+  EXPECT_NO_THROW(resume_gate(next, gate));
+  GateState plain = new_gate({.seed = 1});
+  EXPECT_THROW(set_sparsity(plain, 0.5), InvalidArgument);
+  plain.options.settings.sparsity = plain.target = 0.5;
+  EXPECT_NO_THROW(check_gate_state(plain, "test"));
+  EXPECT_NO_THROW(resume_gate(next, plain));
+}
+
 }  // namespace
 }  // namespace slimgrad

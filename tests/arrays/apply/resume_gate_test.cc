@@ -129,9 +129,9 @@ TEST(ResumeGate, ALossScaleOfOurOwnBeginsAnew) {
   EXPECT_EQ(same.options.settings.fixed_scale, 1.0 / 256);
   EXPECT_EQ(same.good_steps, 3);
 
-  const auto begins_anew = [&](GateOptions options, const std::string& words) {
+  const auto begins_anew = [&](GateOptions options, auto... words) {
     GateState gate = new_gate(options);
-    EXPECT_THAT(resume_gate(gate, saved), ElementsAre(words));
+    EXPECT_THAT(resume_gate(gate, saved), ElementsAre(words...));
     EXPECT_EQ(gate.options.settings.fixed_scale, options.settings.fixed_scale);
     EXPECT_EQ(gate.good_steps, 0);
     EXPECT_TRUE(gate.due);
@@ -145,9 +145,8 @@ TEST(ResumeGate, ALossScaleOfOurOwnBeginsAnew) {
   GateOptions fixed = quantizing_to(6, 1024);
   fixed.dynamic_scale = false;
   begins_anew(fixed, "dynamic loss scale False, the state has True");
-  GateOptions none = quantizing_to(6);
-  none.dynamic_scale = true;
-  begins_anew(none, "loss scale none, the state has 1024");
+  begins_anew(quantizing_to(6), "loss scale none, the state has 1024",
+              "dynamic loss scale False, the state has True");
   GateOptions next = quantizing_to(6, 1024);
   next.settings.fixed_scale = std::nextafter(next.settings.fixed_scale, 1.0);
   begins_anew(next, "fixed scale 0.0009765625000000002, the state has 0.0009765625");
@@ -204,14 +203,16 @@ TEST(ResumeGate, RefusesAStateThatIsNoneAndChangesNothing) {
   GateState good = used(quantizing_to(6));
   GateOptions pruned = pruning_to(0.5);
   const std::vector<std::function<void(GateState&)>> spoils = {
-      [](GateState& g) { g.calls = -1; },
-      [](GateState& g) { g.target = 1; },
+      [](GateState& g) { g.calls = -1; }, [](GateState& g) { g.target = 1; },
       [](GateState& g) { g.asked_scale = -1; },
       [](GateState& g) { g.options.settings.sparsity = std::nan(""); },
       [](GateState& g) { g.in_force.threshold = std::numeric_limits<double>::infinity(); },
       [](GateState& g) { g.in_force.quantizer->scale = 0; },
-      [](GateState& g) { g.good_steps = -1; },
-      [](GateState& g) { g.seen_calls = -1; }};
+      [](GateState& g) { g.good_steps = -1; }, [](GateState& g) { g.seen_calls = -1; },
+      // Draws are numbered by calls, which a float64 holds: 2^53 + 1 is 2^53 in it.
+      [](GateState& g) { g.calls = kMostCalls + 1; },
+      [](GateState& g) { g.good_steps = kMostCalls + 1; },
+      [](GateState& g) { g.seen_calls = kMostCalls + 1; }};
   for (const auto& spoil : spoils) {
     GateState bad = good, gate = new_gate(pruned);
     spoil(bad);

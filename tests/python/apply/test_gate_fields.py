@@ -53,7 +53,13 @@ def test_options_are_found_by_their_names():
     ],
 )
 def test_a_choice_changes_its_field_alone(option, values):
-    found = [GradientGate(seed=0, **{option: value}).fields() for value in values]
+    needs = {"method": "prune", "allocation": "prune", "dynamic_scale": "scale"}.get(option, "bits")
+    others = {
+        "bits": {"bits": 6},
+        "prune": {"prune": "stochastic"},
+        "scale": {"bits": 6, "fixed_scale": 0.5},
+    }[needs]
+    found = [GradientGate(seed=0, **others | {option: value}).fields() for value in values]
     assert len({fields[option] for fields in found}) == len(values)
     for fields in found:
         assert fields | {option: 0} == found[0] | {option: 0}

@@ -443,5 +443,5 @@ def test_summary():
 )
 def test_bad_arguments(arguments, text):
     for make in (sg.Keep, sg.keep):
-        with pytest.raises(ValueError, match=text):
+        with pytest.raises(ValueError, match=text.replace("keep", make.__name__)):
             make(**arguments)

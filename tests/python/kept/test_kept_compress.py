@@ -82,7 +82,7 @@ def test_a_failure_leaves_the_model_as_it_was(monkeypatch):
     [
         ({}, "expected gradients=, activations= or kept=, got none of them"),
         ({"gradients": None}, "expected gradients=, activations= or kept=, got none of them"),
-        ({"kept": 5}, r"\[keep\] expected bits to be 8, 4, 2 or 'exact', got 5"),
+        ({"kept": 5}, r"\[compress\] expected bits to be 8, 4, 2 or 'exact', got 5"),
         ({"kept": "lossy"}, "expected bits"),
         ({"kept": 8, "include": "nothing"}, "expected names of modules in include"),
         ({"kept": 8, "include": lambda *_: False}, "expected include= to leave something"),

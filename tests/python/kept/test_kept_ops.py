@@ -151,6 +151,12 @@ def test_a_holder_shares_the_version():
     assert holder._version == before + 1
 
 
+def test_sharing_a_version_says_what_it_changes():
+    arguments = ops.share_version.default._schema.arguments
+    assert [argument.is_write for argument in arguments] == [True, False]
+    torch.library.opcheck(ops.share_version, (torch.empty(0), torch.randn(10)))
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [

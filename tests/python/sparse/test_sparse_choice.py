@@ -282,7 +282,7 @@ def test_timing_is_no_part_of_a_saved_choice():
 def test_a_damaged_choice_changes_nothing(spoil):
     choice = OPS.new_sparse_choice(True)
     before = choice.clone()
-    with pytest.raises(ValueError, match=r"\[load_sparse_choice_\] expected .*saved .*, got "):
+    with pytest.raises(ValueError, match=r"\[load_sparse_choice\] expected .*saved .*, got "):
         OPS.load_sparse_choice_(choice, spoil(saved_choice()))
     assert torch.equal(choice, before)
 

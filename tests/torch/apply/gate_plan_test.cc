@@ -6,18 +6,23 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
 
+#include <slimgrad/error.h>
 #include <slimgrad/sparse_layers.h>
 
 namespace slimgrad::torch_ops {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
 
 // new_gate_plan as Python calls it: what is not named has the schema's default.
 at::Tensor plan_by_names(const std::map<std::string, c10::IValue>& named) {
@@ -43,15 +48,20 @@ TEST(GatePlan, IsTheSameByStructAndByNames) {
   pruned.settings.method = ThresholdMethod::kLognormal;
   pruned.schedule = {{0, 0.5}, {100, 0.9}};
   pruned.seed = 7;
-  pruned.allocation = AllocationObjective::kMeanError;
   EXPECT_TRUE(at::equal(new_gate_plan(pruned),
                         plan_by_names({{"prune", "stochastic"},
                                        {"sparsity", 0.5},
                                        {"method", "lognormal"},
                                        {"schedule_calls", std::vector<std::int64_t>{0, 100}},
                                        {"schedule_sparsities", std::vector<double>{0.5, 0.9}},
-                                       {"allocation", "mean_error"},
                                        {"seed", 7}})));
+  pruned.schedule.clear();
+  pruned.allocation = AllocationObjective::kMeanError;
+  EXPECT_TRUE(at::equal(new_gate_plan(pruned), plan_by_names({{"prune", "stochastic"},
+                                                              {"sparsity", 0.5},
+                                                              {"method", "lognormal"},
+                                                              {"allocation", "mean_error"},
+                                                              {"seed", 7}})));
 
   // A fixed format has its own number of bits; the loss scale is fixed, too.
   GateOptions quantized;
@@ -174,6 +184,26 @@ TEST(GatePlan, EveryFieldIsUnderItsName) {
     changes.at(name)(changed);
     EXPECT_THAT(changed_fields(plain, changed), ElementsAre(name));
   }
+}
+
+TEST(GatePlan, HoldsNoNumbersThatAFloat64DoesNot) {
+  GateOptions options;
+  options.min_elements = std::numeric_limits<std::int64_t>::max();
+  EXPECT_THAT([&] { new_gate_plan(options); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("[new_gate_plan] expected a whole number")));
+}
+
+// What is wrong with a gate's tensors shows in forward, and is misuse as elsewhere.
+TEST(GatePlan, IsLookedAtInForward) {
+  const at::Tensor x = at::ones({4}).requires_grad_();
+  const at::Tensor plan = new_gate_plan({}), stats = new_gate_stats();
+  EXPECT_NO_THROW(gradient_gate(x, plan, stats));
+  at::Tensor spoiled = plan.clone();
+  spoiled[0] = -1;
+  for (const at::Tensor& bad : {spoiled, plan.to(at::kFloat), plan.slice(0, 1), at::Tensor()})
+    EXPECT_THROW(gradient_gate(x, bad, stats), InvalidArgument);
+  EXPECT_THROW(gradient_gate(x, plan, stats.slice(0, 1)), InvalidArgument);
+  EXPECT_THROW(gradient_gate(x.to(at::kDouble), plan, stats), InvalidArgument);
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ TEST(NnActivations, PReLUFollowsALoadedWeightAndTakesOne) {
   EXPECT_EQ(module->forward(x)[0].item<float>(), -0.25f);
   module->weight.fill_(0.5);
   EXPECT_EQ(module->forward(x)[0].item<float>(), -0.5f);
-  EXPECT_THROW(PReLU(torch::nn::PReLUOptions().num_parameters(3)), c10::Error);
+  EXPECT_THROW(PReLU(torch::nn::PReLUOptions().num_parameters(3)), InvalidArgument);
 }
 
 TEST(NnActivations, GradientIsLevelTimesGradient) {
@@ -176,7 +176,13 @@ TEST(NnActivations, MisuseThrows) {
   EXPECT_THROW(GELU(FewbitOptions().low(1).high(0)), InvalidArgument);
   EXPECT_THROW(GELU(FewbitOptions(), torch::nn::GELUOptions().approximate("sine")),
                InvalidArgument);
-  EXPECT_THROW(GELU()->forward(torch::randn({3}, at::kDouble)), c10::ValueError);
+  EXPECT_THROW(GELU()->forward(torch::randn({3}, at::kDouble)), InvalidArgument);
+  // What would have no effect.
+  EXPECT_THROW(Tanh(FewbitOptions().exact(true)), InvalidArgument);
+  EXPECT_THROW(ELU(FewbitOptions().exact(true)), InvalidArgument);
+  EXPECT_THROW(SiLU(FewbitOptions().exact(true).bits(2)), InvalidArgument);
+  EXPECT_THROW(SiLU(FewbitOptions().exact(true).high(4)), InvalidArgument);
+  EXPECT_THROW(SiLU(FewbitOptions().exact(true).weight(StepWeight::kUniform)), InvalidArgument);
   const at::Tensor x = input();
   const at::Tensor first =
       torch::autograd::grad({SiLU()->forward(x).sum()}, {x}, {}, true, true)[0];

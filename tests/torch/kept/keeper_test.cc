@@ -183,7 +183,12 @@ TEST(Keeper, RefusesWhatWouldBeWrong) {
     torch::autograd::grad({loss}, {input}, {}, true, true);
   };
   EXPECT_THAT(message_of(of_logarithm), HasSubstr("without create_graph"));
-  EXPECT_THROW(Keeper({.bits = 3}, 1), InvalidArgument);
+  EXPECT_THAT([] { Keeper({.bits = 3}, 1); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("[Keeper] expected bits")));
+  EXPECT_THROW(Keeper({.bits = -4}, 1), InvalidArgument);
+  EXPECT_THROW(Keeper({.bits = 0, .group = 64}, 1), InvalidArgument);
+  EXPECT_THROW(Keeper({.bits = 0, .is_stochastic = false}, 1), InvalidArgument);
+  EXPECT_THROW(Keeper({.bits = 4}, 1).set_number(std::uint64_t{1} << 53), InvalidArgument);
   EXPECT_THROW(Keeper({.bits = 8}, 1, -1), InvalidArgument);
 }
 

@@ -58,7 +58,9 @@ TEST(KeptTensor, RefusesWhatWasChangedInPlace) {
 
 TEST(KeptTensor, RefusesOtherTypesAndWidths) {
   EXPECT_THROW(KeptTensor(at::ones({10}, at::kInt), {.bits = 8}, 1), InvalidArgument);
-  EXPECT_THROW(KeptTensor(at::ones({10}), {.bits = 3}, 1), InvalidArgument);
+  EXPECT_THAT(
+      [] { KeptTensor(at::ones({10}), {.bits = 3}, 1); },
+      testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("[KeptTensor] expected bits")));
   EXPECT_THROW(KeptTensor(at::ones({10}), {.bits = 8, .group = 24}, 1), InvalidArgument);
 }
 

@@ -51,6 +51,28 @@ TEST(SparseLayers, AWayIsSet) {
   EXPECT_EQ(sparse_report(new_sparse_choice(true)).input.setting, SparseWay::kSparse);
 }
 
+// What is wrong with a layer's tensors shows in forward, and is misuse as elsewhere.
+TEST(SparseLayers, TheStateIsLookedAtInForward) {
+  const at::Tensor x = at::randn({64, 32}).requires_grad_();
+  const at::Tensor weight = at::randn({48, 32}).requires_grad_();
+  const auto refused = [&](auto spoil) {
+    SparseLayerState state = new_state();
+    EXPECT_NO_THROW(sparse_linear(x, weight, std::nullopt, state));
+    spoil(state);
+    EXPECT_THROW(sparse_linear(x, weight, std::nullopt, state), InvalidArgument);
+  };
+  refused([](SparseLayerState& s) { s.weight_plan = s.weight_plan.slice(0, 1); });
+  refused([](SparseLayerState& s) { s.input_plan = s.input_plan.to(at::kFloat); });
+  refused([](SparseLayerState& s) { s.input_plan[0] = -1; });
+  refused([](SparseLayerState& s) { s.weight_stats = s.choice; });
+  refused([](SparseLayerState& s) { s.choice[0] = 0.5; });
+  GateOptions quantized;
+  quantized.settings.bits = 4;
+  refused([&](SparseLayerState& s) { s.weight_plan = new_gate_plan(quantized); });
+  EXPECT_THROW(sparse_conv2d(x, weight, std::nullopt, {1, 1}, {0, 0}, {1, 1}, 1, new_state()),
+               InvalidArgument);
+}
+
 TEST(SparseLayers, TheClockIsAsked) {
   const SparseLayerState state = new_state();
   time_sparse_ways(state.choice, true);
