@@ -3,12 +3,34 @@
 #include <algorithm>
 #include <cmath>
 
-#include <slimgrad/measure.h>
 #include <slimgrad/threshold.h>
 
 #include "base/hash.h"
+#include "kernels/dispatch.h"
+#include "kernels/measure/sample_sums.h"
 
 namespace slimgrad {
+namespace {
+
+// The cosine of x and y = x + e from means over values that were compared, x x, x e and e e, and
+// from x x over a larger sample. Few large values may carry nearly all of x x, and what is compared
+// may miss them, but they have hardly a part in the errors: so e e is related to the larger
+// sample's x x.
+//
+// With e = b x + r, r orthogonal to x, it is (1 + b) / sqrt((1 + b)^2 + r r / x x). Here b = x e /
+// X and r r = e e - (x e)^2 / X, where X is the larger x x of the two: then r r is not negative, by
+// Cauchy and Schwarz, whatever the samples are.
+double cosine(double sample_xx, double compared_xx, double xe, double ee) {
+  const double larger_xx = std::max(sample_xx, compared_xx);
+  // Nothing left of something is the worst that can be; nothing of nothing is exact.
+  if (!(larger_xx > 0)) return 1;
+  const double parallel = 1 + xe / larger_xx;
+  const double rest = std::max(0.0, ee - xe * (xe / larger_xx)) / sample_xx;
+  const double length = std::sqrt(parallel * parallel + rest);
+  return length > 0 ? std::clamp(parallel / length, -1.0, 1.0) : 0;
+}
+
+}  // namespace
 
 double scheduled_sparsity(const std::vector<SparsityAt>& schedule, std::int64_t call,
                           double otherwise) {
@@ -24,7 +46,8 @@ double scheduled_sparsity(const std::vector<SparsityAt>& schedule, std::int64_t 
 }
 
 TensorStats measure_sample(std::span<const float> values, std::uint64_t num_values) {
-  TensorStats stats = measure(values);
+  kernels::obey_environment();
+  TensorStats stats = kernels::stats_of(kernels::sum_sample(values));
   if (stats.count == 0 || stats.count == num_values) return stats;
   const double ratio = static_cast<double>(num_values) / static_cast<double>(stats.count);
   const auto scaled = [&](std::uint64_t count) {
@@ -100,11 +123,12 @@ void GatePass::multiplied(std::uint64_t num_survivors) {
 
 void GatePass::compare(std::span<const float> before, std::uint64_t every,
                        std::span<const float> after) {
-  double along = 0, squares = 0, relative = 0, shift = 0, magnitude = 0;
+  double own = 0, along = 0, squares = 0, relative = 0, shift = 0, magnitude = 0;
   std::int64_t finite = 0, nonzero = 0;
   for (std::size_t i = 0; i < after.size(); ++i) {
     const double x = before[i * every], error = after[i] - x;
     if (!std::isfinite(x)) continue;
+    own += x * x;
     along += x * error;
     squares += error * error;
     shift += error;
@@ -115,14 +139,8 @@ void GatePass::compare(std::span<const float> before, std::uint64_t every,
     ++nonzero;
   }
   if (finite == 0) return;
-  // x y = x x + x e and y y = x x + 2 x e + e e. Few large values may carry nearly all of x x, and
-  // what is compared may miss them, but they have hardly a part in the errors: so x x is that of
-  // the whole sample.
   const auto count = static_cast<double>(finite);
-  const double xx = stats_.mean_square, xy = xx + along / count;
-  const double yy = xx + 2 * along / count + squares / count;
-  // Nothing left of something is the worst that can be; nothing of nothing is exact.
-  report_.cosine = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : xx > 0 ? 0 : 1;
+  report_.cosine = cosine(stats_.mean_square, own / count, along / count, squares / count);
   report_.relative_error = nonzero > 0 ? relative / static_cast<double>(nonzero) : 0;
   report_.bias = magnitude > 0 ? shift / magnitude : 0;
 }
