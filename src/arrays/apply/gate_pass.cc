@@ -12,20 +12,27 @@
 namespace slimgrad {
 namespace {
 
-// The cosine of x and y = x + e from means over values that were compared, x x, x e and e e, and
-// from x x over a larger sample. Few large values may carry nearly all of x x, and what is compared
-// may miss them, but they have hardly a part in the errors: so e e is related to the larger
-// sample's x x.
+// Means over the values that were compared, of x before and x + e after.
+struct Compared {
+  double xx = 0, xe = 0, ee = 0;
+  double xe_variance = 0;  // of the mean x e
+};
+
+// The cosine of x and x + e. Few large values may carry nearly all of x x, and what is compared may
+// miss them, but they have hardly a part in the errors: so e e is related to the x x of the whole
+// sample.
 //
-// With e = b x + r, r orthogonal to x, it is (1 + b) / sqrt((1 + b)^2 + r r / x x). Here b = x e /
-// X and r r = e e - (x e)^2 / X, where X is the larger x x of the two: then r r is not negative, by
-// Cauchy and Schwarz, whatever the samples are.
-double cosine(double sample_xx, double compared_xx, double xe, double ee) {
-  const double larger_xx = std::max(sample_xx, compared_xx);
+// With e = b x + r, r orthogonal to x, it is (1 + b) / sqrt((1 + b)^2 + r r / x x). Here b is
+// x e / X and r r is e e - (x e)^2 / X, where X is the larger x x of the two: so r r is not
+// negative, by Cauchy and Schwarz, whatever the samples are. The square of a mean x e that is
+// nothing but chance is its variance, and is not taken from e e.
+double cosine(const Compared& compared, double sample_xx) {
+  const double larger_xx = std::max(sample_xx, compared.xx);
   // Nothing left of something is the worst that can be; nothing of nothing is exact.
   if (!(larger_xx > 0)) return 1;
-  const double parallel = 1 + xe / larger_xx;
-  const double rest = std::max(0.0, ee - xe * (xe / larger_xx)) / sample_xx;
+  const double parallel = 1 + compared.xe / larger_xx;
+  const double along = std::max(0.0, compared.xe * compared.xe - compared.xe_variance) / larger_xx;
+  const double rest = std::max(0.0, compared.ee - along) / sample_xx;
   const double length = std::sqrt(parallel * parallel + rest);
   return length > 0 ? std::clamp(parallel / length, -1.0, 1.0) : 0;
 }
@@ -123,14 +130,16 @@ void GatePass::multiplied(std::uint64_t num_survivors) {
 
 void GatePass::compare(std::span<const float> before, std::uint64_t every,
                        std::span<const float> after) {
-  double own = 0, along = 0, squares = 0, relative = 0, shift = 0, magnitude = 0;
+  Compared sums;
+  double relative = 0, shift = 0, magnitude = 0;
   std::int64_t finite = 0, nonzero = 0;
   for (std::size_t i = 0; i < after.size(); ++i) {
     const double x = before[i * every], error = after[i] - x;
     if (!std::isfinite(x)) continue;
-    own += x * x;
-    along += x * error;
-    squares += error * error;
+    sums.xx += x * x;
+    sums.xe += x * error;
+    sums.ee += error * error;
+    sums.xe_variance += x * error * (x * error);
     shift += error;
     magnitude += std::abs(x);
     ++finite;
@@ -140,7 +149,11 @@ void GatePass::compare(std::span<const float> before, std::uint64_t every,
   }
   if (finite == 0) return;
   const auto count = static_cast<double>(finite);
-  report_.cosine = cosine(stats_.mean_square, own / count, along / count, squares / count);
+  report_.cosine = cosine({.xx = sums.xx / count,
+                           .xe = sums.xe / count,
+                           .ee = sums.ee / count,
+                           .xe_variance = sums.xe_variance / count / count},
+                          stats_.mean_square);
   report_.relative_error = nonzero > 0 ? relative / static_cast<double>(nonzero) : 0;
   report_.bias = magnitude > 0 ? shift / magnitude : 0;
 }
