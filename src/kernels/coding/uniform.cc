@@ -263,16 +263,18 @@ void uniform_symbols_stochastic(std::span<const T> values, float step, int half,
 
 void uniform_values(std::span<const std::uint8_t> symbols, float step, int half,
                     float* values) noexcept {
+  using namespace uniform;
   const std::size_t done =
-      use_scalar() ? 0 : HWY_DYNAMIC_DISPATCH(uniform::restore_values)(symbols, step, half, values);
-  uniform::restore_scalar<false>(symbols.subspan(done), step, half, values + done);
+      use_scalar() ? 0 : HWY_DYNAMIC_DISPATCH(restore_values)(symbols, step, half, values);
+  restore_scalar<false>(symbols.subspan(done), step, half, values + done);
 }
 
 void add_uniform_values(std::span<const std::uint8_t> symbols, float step, int half,
                         float* sums) noexcept {
+  using namespace uniform;
   const std::size_t done =
-      use_scalar() ? 0 : HWY_DYNAMIC_DISPATCH(uniform::add_values)(symbols, step, half, sums);
-  uniform::restore_scalar<true>(symbols.subspan(done), step, half, sums + done);
+      use_scalar() ? 0 : HWY_DYNAMIC_DISPATCH(add_values)(symbols, step, half, sums);
+  restore_scalar<true>(symbols.subspan(done), step, half, sums + done);
 }
 
 #define SLIMGRAD_INSTANTIATE(T)                                                                 \

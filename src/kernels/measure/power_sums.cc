@@ -66,13 +66,13 @@ void for_each_vector(std::span<const T> values, Body& body) {
   }
 }
 
-Vector multiply_add(Vector x, Vector y, Vector z) { return hn::Add(hn::Mul(x, y), z); }
+HWY_INLINE Vector multiply_add(Vector x, Vector y, Vector z) { return hn::Add(hn::Mul(x, y), z); }
 
 using Integers = hn::RebindToUnsigned<Doubles>;
 
 // ln of a positive finite number, within an ulp or so: fdlibm's, in its order. Where y is 0, which
 // an underflow may have made it, a number below every other logarithm.
-Vector log_of(Doubles d, Vector y) {
+HWY_INLINE Vector log_of(Doubles d, Vector y) {
   const Integers u;
   const auto set = [&](double x) HWY_ATTR { return hn::Set(d, x); };
   const auto is_small = hn::Lt(y, set(std::numeric_limits<double>::min()));
@@ -107,7 +107,7 @@ Vector log_of(Doubles d, Vector y) {
 }
 
 // exp within an ulp, also fdlibm's; what would be below 1e-304 is 0. REQUIRES: x < 1.
-Vector exp_of(Doubles d, Vector x) {
+HWY_INLINE Vector exp_of(Doubles d, Vector x) {
   const Integers u;
   const auto set = [&](double y) HWY_ATTR { return hn::Set(d, y); };
   const auto is_tiny = hn::Lt(x, set(-700));
