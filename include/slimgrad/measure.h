@@ -1,15 +1,16 @@
 // One pass over an array: TensorStats.
 //
-// The result is a function of the values and their order alone, never of how the work was split.
+// The result is a function of the values and their order alone, to the bit: never of how the work
+// was split, and the same on every CPU.
 // Up to kFullHistogramValues values the histogram counts everything; of larger arrays it is a
 // sample that is spread over the whole array by a fixed pseudo-random rule, and everything else in
 // TensorStats still sees every value. What sampling costs is derived in
 // src/kernels/measure/histogram.h.
 //
 // Accuracy. Counts and max_abs are exact; mean_abs and mean_square are good to a relative 2e-6 at
-// worst. A logarithm is off by at most 5e-7 + 6e-8 |ln|x||, and so is log_mean; log_std is off by
-// no more than twice that. Float32 and bfloat16 subnormals count at their value even in a thread
-// that flushes subnormals to zero.
+// worst. A logarithm is off by at most 2.5e-7 + 1.2e-7 of its distance from a typical one, and so
+// is log_mean; log_std is off by no more than twice that. Float32 and bfloat16 subnormals count at
+// their value even in a thread that flushes subnormals to zero.
 #ifndef SLIMGRAD_MEASURE_H_
 #define SLIMGRAD_MEASURE_H_
 

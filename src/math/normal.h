@@ -2,7 +2,8 @@
 //
 // The tails are where the closed forms of pruning and of the float formats live: there 1 - Phi(t)
 // cancels and phi(t) underflows, but their quotient, the Mills ratio, is a tame function. Formulas
-// that are written with it neither cancel nor overflow. All functions are pure; NaN gives NaN.
+// that are written with it neither cancel nor overflow. All functions are pure and the same bits on
+// every machine; NaN gives NaN.
 #ifndef SLIMGRAD_MATH_NORMAL_H_
 #define SLIMGRAD_MATH_NORMAL_H_
 

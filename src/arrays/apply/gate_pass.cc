@@ -3,12 +3,41 @@
 #include <algorithm>
 #include <cmath>
 
-#include <slimgrad/measure.h>
+#include <slimgrad/seed.h>
 #include <slimgrad/threshold.h>
 
-#include <slimgrad/seed.h>
+#include "kernels/dispatch.h"
+#include "kernels/measure/sample_sums.h"
 
 namespace slimgrad {
+namespace {
+
+// Means over the values that were compared, of x before and x + e after.
+struct Compared {
+  double xx = 0, xe = 0, ee = 0;
+  double xe_variance = 0;  // of the mean x e
+};
+
+// The cosine of x and x + e. Few large values may carry nearly all of x x, and what is compared may
+// miss them, but they have hardly a part in the errors: so e e is related to the x x of the whole
+// sample.
+//
+// With e = b x + r, r orthogonal to x, it is (1 + b) / sqrt((1 + b)^2 + r r / x x). Here b is
+// x e / X and r r is e e - (x e)^2 / X, where X is the larger x x of the two: so r r is not
+// negative, by Cauchy and Schwarz, whatever the samples are. The square of a mean x e that is
+// nothing but chance is its variance, and is not taken from e e.
+double cosine(const Compared& compared, double sample_xx) {
+  const double larger_xx = std::max(sample_xx, compared.xx);
+  // Nothing left of something is the worst that can be; nothing of nothing is exact.
+  if (!(larger_xx > 0)) return 1;
+  const double parallel = 1 + compared.xe / larger_xx;
+  const double along = std::max(0.0, compared.xe * compared.xe - compared.xe_variance) / larger_xx;
+  const double rest = std::max(0.0, compared.ee - along) / sample_xx;
+  const double length = std::sqrt(parallel * parallel + rest);
+  return length > 0 ? std::clamp(parallel / length, -1.0, 1.0) : 0;
+}
+
+}  // namespace
 
 double scheduled_sparsity(const std::vector<SparsityAt>& schedule, std::int64_t call,
                           double otherwise) {
@@ -24,7 +53,8 @@ double scheduled_sparsity(const std::vector<SparsityAt>& schedule, std::int64_t 
 }
 
 TensorStats measure_sample(std::span<const float> values, std::uint64_t num_values) {
-  TensorStats stats = measure(values);
+  kernels::obey_environment();
+  TensorStats stats = kernels::stats_of(kernels::sum_sample(values));
   if (stats.count == 0 || stats.count == num_values) return stats;
   const double ratio = static_cast<double>(num_values) / static_cast<double>(stats.count);
   const auto scaled = [&](std::uint64_t count) {
@@ -99,13 +129,16 @@ void GatePass::multiplied(std::uint64_t num_survivors) {
 
 void GatePass::compare(std::span<const float> before, std::uint64_t every,
                        std::span<const float> after) {
-  double along = 0, squares = 0, relative = 0, shift = 0, magnitude = 0;
+  Compared sums;
+  double relative = 0, shift = 0, magnitude = 0;
   std::int64_t finite = 0, nonzero = 0;
   for (std::size_t i = 0; i < after.size(); ++i) {
     const double x = before[i * every], error = after[i] - x;
     if (!std::isfinite(x)) continue;
-    along += x * error;
-    squares += error * error;
+    sums.xx += x * x;
+    sums.xe += x * error;
+    sums.ee += error * error;
+    sums.xe_variance += x * error * (x * error);
     shift += error;
     magnitude += std::abs(x);
     ++finite;
@@ -114,14 +147,12 @@ void GatePass::compare(std::span<const float> before, std::uint64_t every,
     ++nonzero;
   }
   if (finite == 0) return;
-  // x y = x x + x e and y y = x x + 2 x e + e e. Few large values may carry nearly all of x x, and
-  // what is compared may miss them, but they have hardly a part in the errors: so x x is that of
-  // the whole sample.
   const auto count = static_cast<double>(finite);
-  const double xx = stats_.mean_square, xy = xx + along / count;
-  const double yy = xx + 2 * along / count + squares / count;
-  // Nothing left of something is the worst that can be; nothing of nothing is exact.
-  report_.cosine = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : xx > 0 ? 0 : 1;
+  report_.cosine = cosine({.xx = sums.xx / count,
+                           .xe = sums.xe / count,
+                           .ee = sums.ee / count,
+                           .xe_variance = sums.xe_variance / count / count},
+                          stats_.mean_square);
   report_.relative_error = nonzero > 0 ? relative / static_cast<double>(nonzero) : 0;
   report_.bias = magnitude > 0 ? shift / magnitude : 0;
 }

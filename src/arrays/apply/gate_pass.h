@@ -8,7 +8,7 @@
 //   compare()   what the sample looks like now, or expect()
 //   close()     the report; the state is one call on
 //
-// Cost: a gather of up to kSampleSize values and a fit to them, about 0.1 ms.
+// Cost: a gather of up to kSampleSize values and a fit to them, about 0.15 ms.
 #ifndef SLIMGRAD_ARRAYS_APPLY_GATE_PASS_H_
 #define SLIMGRAD_ARRAYS_APPLY_GATE_PASS_H_
 
@@ -77,8 +77,8 @@ class GatePass {
 double scheduled_sparsity(const std::vector<SparsityAt>& schedule, std::int64_t call,
                           double otherwise);
 
-// The statistics of a sample, with the counts of the whole array: who weighs layers by their size
-// looks at them.
+// The statistics of a sample, the same on every CPU, with the counts of the whole array: who weighs
+// layers by their size looks at them.
 TensorStats measure_sample(std::span<const float> values, std::uint64_t num_values);
 
 }  // namespace slimgrad

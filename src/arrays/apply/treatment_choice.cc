@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/names.h"
+#include "base/portable_math.h"
 
 namespace slimgrad {
 namespace {
@@ -32,7 +33,7 @@ double magnitude_quantile(const TensorStats& stats, double sparsity) {
     if (count > 0 && below + count >= wanted) {
       const double low = LogHistogram::lower_edge(k), high = LogHistogram::lower_edge(k + 1);
       const double part = (wanted - below) / count;
-      return low > 0 ? low * std::pow(high / low, part) : high * part;
+      return low > 0 ? low * portable_exp(part * portable_log(high / low)) : high * part;
     }
     below += count;
   }
@@ -158,7 +159,7 @@ Treatment choose_treatment(const TensorStats& stats, const GradientSettings& set
   const FloatFormat format =
       settings.format ? *settings.format
       : treatment.prunes()
-          ? covering_format(settings.bits, std::log2(reach.max_abs / treatment.threshold))
+          ? covering_format(settings.bits, portable_log2(reach.max_abs / treatment.threshold))
           : choose_format(reach, settings);
   double scale = settings.fixed_scale;
   if (!(scale > 0))

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "arrays/coding/portable_math.h"
+#include "base/portable_math.h"
 
 namespace slimgrad {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "arrays/coding/portable_math.h"
+#include "base/portable_math.h"
 
 namespace slimgrad {
 namespace {

@@ -237,6 +237,15 @@ std::size_t round_vectors(std::span<const T> values, float step, int half,
   else
     return HWY_DYNAMIC_DISPATCH(round_float16)(values, step, half, random, first, symbols);
 }
+
+std::size_t restore_vectors(std::span<const std::uint8_t> symbols, float step, int half,
+                            float* values) noexcept {
+  return HWY_DYNAMIC_DISPATCH(restore_values)(symbols, step, half, values);
+}
+std::size_t add_vectors(std::span<const std::uint8_t> symbols, float step, int half,
+                        float* sums) noexcept {
+  return HWY_DYNAMIC_DISPATCH(add_values)(symbols, step, half, sums);
+}
 }  // namespace uniform
 
 template <typename T>
@@ -263,15 +272,13 @@ void uniform_symbols_stochastic(std::span<const T> values, float step, int half,
 
 void uniform_values(std::span<const std::uint8_t> symbols, float step, int half,
                     float* values) noexcept {
-  const std::size_t done =
-      use_scalar() ? 0 : HWY_DYNAMIC_DISPATCH(uniform::restore_values)(symbols, step, half, values);
+  const std::size_t done = use_scalar() ? 0 : uniform::restore_vectors(symbols, step, half, values);
   uniform::restore_scalar<false>(symbols.subspan(done), step, half, values + done);
 }
 
 void add_uniform_values(std::span<const std::uint8_t> symbols, float step, int half,
                         float* sums) noexcept {
-  const std::size_t done =
-      use_scalar() ? 0 : HWY_DYNAMIC_DISPATCH(uniform::add_values)(symbols, step, half, sums);
+  const std::size_t done = use_scalar() ? 0 : uniform::add_vectors(symbols, step, half, sums);
   uniform::restore_scalar<true>(symbols.subspan(done), step, half, sums + done);
 }
 

@@ -61,6 +61,9 @@ class LevelTable {
   using U16 = hn::CappedTag<std::uint16_t, fewbit::kNumColumns>;
   static constexpr std::size_t kRowsOfByte = 8 / kBits;
 
+  // Written out, because GCC compiles an implicit constructor for the wrong target.
+  HWY_INLINE LevelTable() { lower_ = upper_ = hn::Zero(U8()); }
+
   // scales: of the group of the lower byte's rows, and of the upper's.
   template <typename T>
   HWY_INLINE void fill(std::uint32_t lower, std::uint32_t upper, T type) {

@@ -1,26 +1,193 @@
-#include "kernels/measure/measure.h"
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-
-#include "kernels/dispatch.h"
-#include "kernels/magnitude.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/measure/measure.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/dispatch.h"
+#include "kernels/magnitude.h"
+#include "kernels/measure/log2.h"
+#include "kernels/measure/measure.h"
+
+#ifndef SLIMGRAD_KERNELS_MEASURE_ONCE_
+#define SLIMGRAD_KERNELS_MEASURE_ONCE_
+namespace slimgrad::kernels::sums {
+
+// Every 16th value is added by the same lane, in order and without fused multiply-adds, and lanes
+// are joined by a fixed tree. Vectors of any width do that: a narrow one goes over a block once for
+// each of its parts of the lanes.
+constexpr std::size_t kLanes = 16;
+
+// A block has kBlockRows values for each lane. Its sums fit into float32, which takes half the
+// work, if it is an easy one: no subnormals, no Inf or NaN, and a largest magnitude (if not zero)
+// between 2^-46 and 2^60. Then no square overflows, and a square that underflows is too small
+// against the largest to matter. That is assumed, and looked at in the end. Logarithms are summed
+// about a pivot near their mean, so that the spread of a narrow distribution is not lost in the
+// rounding of its mean. A lane adds kBlockRows numbers, so that sum_abs and sum_square of a block
+// are good to 32 * 2^-24 = 2e-6 at worst.
+constexpr std::size_t kBlockRows = 32;
+constexpr std::size_t kBlockValues = kBlockRows * kLanes;
+constexpr std::uint32_t kLeastEasyMaximum = (127 - 46) << 23;
+constexpr std::uint32_t kLargestEasyMaximum = (127 + 60) << 23;
+
+// Of the largest magnitude, and the smallest but zero.
+constexpr bool is_easy(std::uint32_t largest, std::uint32_t smallest) {
+  return largest == 0 || (largest >= kLeastEasyMaximum && largest <= kLargestEasyMaximum &&
+                          smallest >= kSmallestNormalBits);
+}
+
+// The sums of each lane, in double. Logarithms are in units of 2^-23; those of easy blocks are
+// taken from the pivot, and the others from zero.
+struct LaneSums {
+  alignas(64) double log[kLanes] = {};
+  alignas(64) double log_square[kLanes] = {};
+  alignas(64) double easy_log[kLanes] = {};
+  alignas(64) double easy_log_square[kLanes] = {};
+  alignas(64) double abs[kLanes] = {};
+  alignas(64) double square[kLanes] = {};
+  std::uint64_t num_easy = 0;  // non-zeros in easy blocks
+  std::uint64_t num_zeros = 0;
+  std::uint64_t num_nonfinite = 0;
+  std::uint32_t max_bits = 0;
+  // As the bits of a float; 0 if there is none yet.
+  std::int32_t pivot = 0;
+};
+
+inline double total(const double (&lanes)[kLanes]) {
+  double sums[kLanes / 2];
+  for (std::size_t i = 0; i < kLanes / 2; ++i) sums[i] = lanes[i] + lanes[i + kLanes / 2];
+  for (std::size_t half = kLanes / 4; half > 0; half /= 2)
+    for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  return sums[0];
+}
+
+// Near the mean of the logarithms of the values seen.
+inline std::int32_t pivot_of(const LaneSums& all, std::size_t num_seen) {
+  const std::uint64_t num_values = num_seen - all.num_zeros - all.num_nonfinite;
+  if (num_values == 0) return 0;
+  const double mean = total(all.log) / static_cast<double>(num_values);
+  return static_cast<std::int32_t>(mean) + kLog2Bias;
+}
+
+inline ChunkSums joined(const LaneSums& all) {
+  ChunkSums sums;
+  sums.num_zeros = all.num_zeros;
+  sums.num_nonfinite = all.num_nonfinite;
+  sums.sum_abs = total(all.abs);
+  sums.sum_square = total(all.square);
+  sums.max_bits = all.max_bits;
+  // Numbers x = d + s: sum x = sum d + n s, and
+  // sum x^2 = sum d^2 + 2 s sum d + n s^2 = sum d^2 + s (sum d + sum x).
+  const double of_d = total(all.easy_log), s = all.pivot - kLog2Bias;
+  const double of_x = of_d + static_cast<double>(all.num_easy) * s;
+  sums.sum_log2 = (total(all.log) + of_x) * kLog2Unit;
+  sums.sum_log2_square =
+      (total(all.log_square) + (total(all.easy_log_square) + s * (of_d + of_x))) *
+      (kLog2Unit * kLog2Unit);
+  return sums;
+}
+
+// The order of the work. Kernels::add_easy_block() adds a block, or returns false and adds nothing;
+// add_rows() adds any values, row by row of one value a lane.
+template <typename Kernels, typename T>
+ChunkSums measure_values(const T* values, std::size_t num_values) {
+  LaneSums all;
+  std::size_t i = 0;
+  for (; i + kBlockValues <= num_values; i += kBlockValues) {
+    if (all.pivot == 0 || !Kernels::add_easy_block(values + i, all))
+      Kernels::add_rows(values + i, kBlockRows, all);
+    if (all.pivot == 0) all.pivot = pivot_of(all, i + kBlockValues);
+  }
+  const std::size_t num_rows = (num_values - i) / kLanes;
+  Kernels::add_rows(values + i, num_rows, all);
+  i += num_rows * kLanes;
+  if (i < num_values) {
+    T padded[kLanes] = {};
+    std::copy(values + i, values + num_values, padded);
+    Kernels::add_rows(padded, 1, all);
+    all.num_zeros -= i + kLanes - num_values;
+  }
+  return joined(all);
+}
+
+// The specification.
+struct PlainKernels {
+  template <typename T>
+  static bool add_easy_block(const T* values, LaneSums& all) {
+    float log[kLanes] = {}, log_square[kLanes] = {}, abs[kLanes] = {}, square[kLanes] = {};
+    std::uint32_t largest = 0, smallest = kInfinityBits, num_zeros = 0;
+    for (std::size_t i = 0; i < kBlockValues; ++i) {
+      const std::size_t lane = i % kLanes;
+      const std::uint32_t bits = magnitude_bits(values[i]);
+      num_zeros += bits == 0;
+      largest = std::max(largest, bits);
+      smallest = bits == 0 ? smallest : std::min(smallest, bits);
+      const float distance = static_cast<float>(static_cast<std::int32_t>(bits) - all.pivot);
+      const float logarithm = bits == 0 ? 0.0f : log2_bend(bits) + distance;
+      const float x = std::bit_cast<float>(bits);
+      log[lane] += logarithm;
+      log_square[lane] += logarithm * logarithm;
+      abs[lane] += x;
+      square[lane] += x * x;
+    }
+    if (!is_easy(largest, smallest)) return false;
+    for (std::size_t k = 0; k < kLanes; ++k) {
+      all.easy_log[k] += static_cast<double>(log[k]);
+      all.easy_log_square[k] += static_cast<double>(log_square[k]);
+      all.abs[k] += static_cast<double>(abs[k]);
+      all.square[k] += static_cast<double>(square[k]);
+    }
+    all.num_easy += kBlockValues - num_zeros;
+    all.num_zeros += num_zeros;
+    all.max_bits = std::max(all.max_bits, largest);
+    return true;
+  }
+
+  template <typename T>
+  static void add_rows(const T* values, std::size_t num_rows, LaneSums& all) {
+    for (std::size_t i = 0; i < num_rows * kLanes; ++i) {
+      const std::size_t lane = i % kLanes;
+      const std::uint32_t bits = magnitude_bits(values[i]);
+      if (bits >= kInfinityBits) {
+        ++all.num_nonfinite;
+      } else if (bits == 0) {
+        ++all.num_zeros;
+      } else {
+        const auto [normal, bias] = log2_bits(bits);
+        const float bend = log2_bend(static_cast<std::uint32_t>(normal));
+        const double logarithm = static_cast<double>(normal - bias) + static_cast<double>(bend);
+        const double magnitude = magnitude_value(bits);
+        all.log[lane] += logarithm;
+        all.log_square[lane] += logarithm * logarithm;
+        all.abs[lane] += magnitude;
+        all.square[lane] += magnitude * magnitude;
+        all.max_bits = std::max(all.max_bits, bits);
+      }
+    }
+  }
+};
+
+}  // namespace slimgrad::kernels::sums
+#endif  // SLIMGRAD_KERNELS_MEASURE_ONCE_
+
 HWY_BEFORE_NAMESPACE();
-namespace slimgrad::kernels {
+namespace slimgrad::kernels::sums {
 namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR
+using VectorKernels = PlainKernels;
+#else
 
 namespace hn = hwy::HWY_NAMESPACE;
 
 using F64 = hn::ScalableTag<double>;
-using F32 = hn::ScalableTag<float>;
+using F32 = hn::CappedTag<float, kLanes>;
 using U32 = hn::RebindToUnsigned<F32>;
 using I32 = hn::RebindToSigned<F32>;
 using U16 = hn::Rebind<std::uint16_t, U32>;
@@ -56,303 +223,209 @@ HWY_INLINE Words load_magnitudes(const Float16Bits* from) {
   return hn::BitCast(u32, hn::IfThenElse(is_subnormal, hn::BitCast(i32, subnormal), large));
 }
 
-// log2 of a normal positive float: its exponent plus a polynomial in the fraction f in [0, 1) of
-// its mantissa 1 + f. The polynomial approximates log2(1 + f) with the least maximal error among
-// those of degree 7 that are right at both ends, f + f (1 - f) R(f): 3.3e-7, and 4.5e-7 with its
-// coefficients and steps rounded to float32. (R by linear programming on 3001 Chebyshev points.)
-HWY_INLINE Floats log2_of_normal(Integers bits, Floats bias) {
+// log2_bend() of log2.h.
+HWY_INLINE Floats log2_bends(Integers bits) {
   const F32 f32;
   const I32 i32;
-  const Floats exponent = hn::Sub(hn::ConvertTo(f32, hn::ShiftRight<23>(bits)), bias);
-  const Integers mantissa =
-      hn::Or(hn::And(bits, hn::Set(i32, 0x007fffff)), hn::Set(i32, 127 << 23));
-  const Floats f = hn::Sub(hn::BitCast(f32, mantissa), hn::Set(f32, 1.0f));
-  // By Estrin's scheme: Horner's would make one chain of eight dependent steps, too long for the
-  // CPU to overlap enough iterations.
-  const Floats f2 = hn::Mul(f, f);
-  const Floats f4 = hn::Mul(f2, f2);
-  const Floats p12 = hn::MulAdd(hn::Set(f32, -0x1.70ec7cp-1f), f, hn::Set(f32, 0x1.715296p+0f));
-  const Floats p34 = hn::MulAdd(hn::Set(f32, -0x1.4cf18ap-2f), f, hn::Set(f32, 0x1.e4af18p-2f));
-  const Floats p56 = hn::MulAdd(hn::Set(f32, -0x1.41add2p-4f), f, hn::Set(f32, 0x1.8b5316p-3f));
-  const Floats p567 = hn::MulAdd(hn::Set(f32, 0x1.f25f1cp-7f), f2, p56);
-  const Floats p1234 = hn::MulAdd(p34, f2, p12);
-  return hn::MulAdd(hn::MulAdd(p567, f4, p1234), f, exponent);
+  const auto c = [&](int i) HWY_ATTR { return hn::Set(f32, kLog2Bend[i]); };
+  const auto multiply_add = [](Floats x, Floats y, Floats z)
+                                HWY_ATTR { return hn::Add(hn::Mul(x, y), z); };
+  const Integers mantissa = hn::OrAnd(hn::Set(i32, 127 << 23), bits, hn::Set(i32, 0x007fffff));
+  const Floats u = hn::Sub(hn::BitCast(f32, mantissa), hn::Set(f32, 1.5f));
+  const Floats v = hn::Mul(u, u);
+  const Floats even = multiply_add(multiply_add(c(4), v, c(2)), v, c(0));
+  const Floats odd = multiply_add(multiply_add(c(5), v, c(3)), v, c(1));
+  return hn::Mul(multiply_add(odd, u, even), hn::Sub(hn::Set(f32, 0.25f), v));
 }
 
-HWY_INLINE Doubles lower_half(Floats x) {
-  return hn::PromoteTo(F64(), hn::LowerHalf(hn::Half<F32>(), x));
+template <typename V>  // Floats or Integers
+HWY_INLINE Doubles lower_half(V x) {
+  return hn::PromoteTo(F64(), hn::LowerHalf(hn::Half<hn::DFromV<V> >(), x));
 }
 
-HWY_INLINE Doubles upper_half(Floats x) {
-#if HWY_TARGET == HWY_SCALAR  // One lane, which is the lower half.
-  (void)x;
-  return hn::Zero(F64());
-#else
-  return hn::PromoteTo(F64(), hn::UpperHalf(hn::Half<F32>(), x));
-#endif
+template <typename V>
+HWY_INLINE Doubles upper_half(V x) {
+  return hn::PromoteTo(F64(), hn::UpperHalf(hn::Half<hn::DFromV<V> >(), x));
 }
 
-// A sum of numbers and of their squares, in double.
-struct Moments {
-  Doubles sum;
-  Doubles square;
+// A vector's lanes of one of the sums.
+HWY_INLINE void add_to(double* lanes, Doubles lower, Doubles upper) {
+  const F64 f64;
+  hn::Store(hn::Add(hn::Load(f64, lanes), lower), f64, lanes);
+  lanes += hn::Lanes(f64);
+  hn::Store(hn::Add(hn::Load(f64, lanes), upper), f64, lanes);
+}
 
-  // Written out, because GCC compiles an implicit constructor for the wrong target.
-  HWY_INLINE Moments() { sum = square = hn::Zero(F64()); }
+HWY_INLINE void add_to(double* lanes, Floats x) { add_to(lanes, lower_half(x), upper_half(x)); }
 
-  HWY_INLINE void add(Floats x) { add_halves(lower_half(x), upper_half(x)); }
-
-  // Adds unit * x.
-  HWY_INLINE void add_scaled(Floats x, Doubles unit) {
-    add_halves(hn::Mul(lower_half(x), unit), hn::Mul(upper_half(x), unit));
-  }
-
-  HWY_INLINE void add_sums(Floats of_values, Floats of_squares) {
-    sum = hn::Add(sum, hn::Add(lower_half(of_values), upper_half(of_values)));
-    square = hn::Add(square, hn::Add(lower_half(of_squares), upper_half(of_squares)));
-  }
-
-  // Adds n numbers x = d + s, given n and the sums of d and d^2:
-  // sum x = sum d + n s, and sum x^2 = sum d^2 + 2 s sum d + n s^2 = sum d^2 + s (sum d + sum x).
-  HWY_INLINE void add_shifted_sums(Floats num_values, Floats of_values, Floats of_squares,
-                                   Doubles shift) {
-    const Doubles n = hn::Add(lower_half(num_values), upper_half(num_values));
-    const Doubles sum_d = hn::Add(lower_half(of_values), upper_half(of_values));
-    const Doubles sum_x = hn::MulAdd(n, shift, sum_d);
-    sum = hn::Add(sum, sum_x);
-    square = hn::Add(square, hn::Add(lower_half(of_squares), upper_half(of_squares)));
-    square = hn::MulAdd(shift, hn::Add(sum_d, sum_x), square);
-  }
-
-  HWY_INLINE double total() const { return hn::GetLane(hn::SumOfLanes(F64(), sum)); }
-  HWY_INLINE double total_square() const { return hn::GetLane(hn::SumOfLanes(F64(), square)); }
-
- private:
-  HWY_INLINE void add_halves(Doubles lower, Doubles upper) {
-    sum = hn::Add(sum, hn::Add(lower, upper));
-    square = hn::MulAdd(lower, lower, hn::MulAdd(upper, upper, square));
-  }
-};
-
-// Counts of the lanes of many vectors. A mask is a vector of 0 and -1, so the sum is negative.
-HWY_INLINE std::uint64_t count_lanes(Integers minus_count) {
+// Counts of the lanes of many vectors.
+HWY_INLINE std::uint64_t count_lanes(Integers counts) {
   const I32 i32;
   HWY_ALIGN std::int32_t lanes[hn::MaxLanes(I32())];
-  hn::Store(minus_count, i32, lanes);
+  hn::Store(counts, i32, lanes);
   std::uint64_t count = 0;
-  for (std::size_t i = 0; i < hn::Lanes(i32); ++i) count += static_cast<std::uint64_t>(-lanes[i]);
+  for (std::size_t i = 0; i < hn::Lanes(i32); ++i) count += static_cast<std::uint64_t>(lanes[i]);
   return count;
 }
 
-struct Accumulators {
-  Moments logs;
-  Moments magnitudes;
-  Integers max_bits;
-  Integers minus_zeros;  // Non-finite values included.
-  Integers minus_nonfinites;
+// One more where the mask is set.
+HWY_INLINE Integers count(Integers counts, hn::Mask<I32> mask) {
+  const I32 i32;
+#if HWY_TARGET == HWY_AVX3  // one masked addition
+  return hn::IfThenElse(mask, hn::Add(counts, hn::Set(i32, 1)), counts);
+#else                       // A mask is a vector of 0 and -1.
+  return hn::Sub(counts, hn::VecFromMask(i32, mask));
+#endif
+}
 
-  HWY_INLINE Accumulators() { max_bits = minus_zeros = minus_nonfinites = hn::Zero(I32()); }
+struct VectorKernels {
+  static constexpr std::size_t kWidth = hn::MaxLanes(F32());
 
-  // Any values, all in double.
-  HWY_INLINE void add(Integers bits) {
+  template <typename T>
+  static HWY_NOINLINE bool add_easy_block(const T* values, LaneSums& all) {
     const F32 f32;
     const I32 i32;
-    const auto is_nonfinite = hn::Gt(bits, hn::Set(i32, kInfinityBits - 1));
-    minus_nonfinites = hn::Add(minus_nonfinites, hn::VecFromMask(i32, is_nonfinite));
-    bits = hn::IfThenZeroElse(is_nonfinite, bits);  // From here on Inf and NaN are zeros.
-    const auto is_zero = hn::Eq(bits, hn::Zero(i32));
-    minus_zeros = hn::Add(minus_zeros, hn::VecFromMask(i32, is_zero));
-    max_bits = hn::Max(max_bits, bits);
+    const Integers pivot = hn::Set(i32, all.pivot);
+    Integers num_nonzero = hn::Zero(i32), max_bits = hn::Zero(i32);
+    Integers min_bits = hn::Set(i32, kInfinityBits);
+    Floats log[kLanes / kWidth], log_square[kLanes / kWidth];
+    Floats abs[kLanes / kWidth], square[kLanes / kWidth];
+    for (std::size_t part = 0; part < kLanes / kWidth; ++part) {
+      Floats sum_log = hn::Zero(f32), sum_log_square = hn::Zero(f32);
+      Floats sum_abs = hn::Zero(f32), sum_square = hn::Zero(f32);
+      const T* const lanes = values + part * kWidth;
+      for (std::size_t row = 0; row < kBlockRows; ++row) {
+        const Integers bits = hn::BitCast(i32, load_magnitudes(lanes + row * kLanes));
+        const auto is_nonzero = hn::Gt(bits, hn::Zero(i32));
+        num_nonzero = count(num_nonzero, is_nonzero);
+        min_bits = hn::IfThenElse(is_nonzero, hn::Min(min_bits, bits), min_bits);
+        max_bits = hn::Max(max_bits, bits);
+        const Floats distance = hn::ConvertTo(f32, hn::Sub(bits, pivot));
+        const Floats logarithm = hn::IfThenElseZero(hn::RebindMask(f32, is_nonzero),
+                                                    hn::Add(log2_bends(bits), distance));
+        sum_log = hn::Add(sum_log, logarithm);
+        sum_log_square = hn::Add(sum_log_square, hn::Mul(logarithm, logarithm));
+        const Floats x = hn::BitCast(f32, bits);
+        sum_abs = hn::Add(sum_abs, x);
+        sum_square = hn::Add(sum_square, hn::Mul(x, x));
+      }
+      log[part] = sum_log;
+      log_square[part] = sum_log_square;
+      abs[part] = sum_abs;
+      square[part] = sum_square;
+    }
+    const auto largest = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(i32, max_bits)));
+    const auto smallest = static_cast<std::uint32_t>(hn::GetLane(hn::MinOfLanes(i32, min_bits)));
+    if (HWY_UNLIKELY(!is_easy(largest, smallest))) return false;
+    for (std::size_t part = 0; part < kLanes / kWidth; ++part) {
+      add_to(all.easy_log + part * kWidth, log[part]);
+      add_to(all.easy_log_square + part * kWidth, log_square[part]);
+      add_to(all.abs + part * kWidth, abs[part]);
+      add_to(all.square + part * kWidth, square[part]);
+    }
+    const std::uint64_t num_easy = count_lanes(num_nonzero);
+    all.num_easy += num_easy;
+    all.num_zeros += kBlockValues - num_easy;
+    all.max_bits = std::max(all.max_bits, largest);
+    return true;
+  }
 
-    // A subnormal is an integer times 2^-149. As float32 that integer is a normal number, which no
-    // flushing mode changes.
-    const auto is_small = hn::RebindMask(f32, hn::Lt(bits, hn::Set(i32, kSmallestNormalBits)));
-    const Floats multiple = hn::ConvertTo(f32, bits);
-    const Floats normal = hn::IfThenElse(is_small, multiple, hn::BitCast(f32, bits));
-    const Floats bias =
-        hn::IfThenElse(is_small, hn::Set(f32, 127.0f + 149.0f), hn::Set(f32, 127.0f));
-    const Floats logarithm = log2_of_normal(hn::BitCast(i32, normal), bias);
-    logs.add(hn::IfThenZeroElse(hn::RebindMask(f32, is_zero), logarithm));
-    magnitudes.add(hn::IfThenZeroElse(is_small, hn::BitCast(f32, bits)));
-    magnitudes.add_scaled(hn::IfThenElseZero(is_small, multiple), hn::Set(F64(), 0x1p-149));
+  // All in double.
+  template <typename T>
+  static HWY_NOINLINE void add_rows(const T* values, std::size_t num_rows, LaneSums& all) {
+    const F32 f32;
+    const I32 i32;
+    const Doubles unit = hn::Set(F64(), 0x1p-149);
+    Integers max_bits = hn::Zero(i32), zeros = hn::Zero(i32), nonfinites = hn::Zero(i32);
+    for (std::size_t part = 0; part < kLanes; part += kWidth) {
+      for (std::size_t row = 0; row < num_rows; ++row) {
+        Integers bits = hn::BitCast(i32, load_magnitudes(values + row * kLanes + part));
+        const auto is_nonfinite = hn::Gt(bits, hn::Set(i32, kInfinityBits - 1));
+        nonfinites = count(nonfinites, is_nonfinite);
+        bits = hn::IfThenZeroElse(is_nonfinite, bits);  // From here on Inf and NaN are zeros.
+        const auto is_zero = hn::Eq(bits, hn::Zero(i32));
+        zeros = count(zeros, is_zero);
+        max_bits = hn::Max(max_bits, bits);
+
+        // No flushing mode changes the integer that a subnormal is a multiple of.
+        const auto is_small = hn::Lt(bits, hn::Set(i32, kSmallestNormalBits));
+        const Floats multiple = hn::ConvertTo(f32, bits);
+        const Integers normal = hn::IfThenElse(is_small, hn::BitCast(i32, multiple), bits);
+        const Integers bias =
+            hn::IfThenElse(is_small, hn::Set(i32, kLog2BiasOfSubnormals), hn::Set(i32, kLog2Bias));
+        const Integers distance = hn::IfThenZeroElse(is_zero, hn::Sub(normal, bias));
+        const Floats bend = hn::IfThenZeroElse(hn::RebindMask(f32, is_zero), log2_bends(normal));
+        const Doubles log_low = hn::Add(lower_half(distance), lower_half(bend));
+        const Doubles log_high = hn::Add(upper_half(distance), upper_half(bend));
+        add_to(all.log + part, log_low, log_high);
+        add_to(all.log_square + part, hn::Mul(log_low, log_low), hn::Mul(log_high, log_high));
+        const auto is_small_float = hn::RebindMask(f32, is_small);
+        const Floats large = hn::IfThenZeroElse(is_small_float, hn::BitCast(f32, bits));
+        const Floats small = hn::IfThenElseZero(is_small_float, multiple);
+        const Doubles low = hn::Add(lower_half(large), hn::Mul(lower_half(small), unit));
+        const Doubles high = hn::Add(upper_half(large), hn::Mul(upper_half(small), unit));
+        add_to(all.abs + part, low, high);
+        add_to(all.square + part, hn::Mul(low, low), hn::Mul(high, high));
+      }
+    }
+    const std::uint64_t num_nonfinite = count_lanes(nonfinites);
+    all.num_nonfinite += num_nonfinite;
+    all.num_zeros += count_lanes(zeros) - num_nonfinite;
+    all.max_bits = std::max(all.max_bits,
+                            static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(i32, max_bits))));
   }
 };
-
-// The fast path: kBlockVectors vectors whose sums fit into float32, which takes half the work.
-//
-// It goes ahead on the assumption that the block is an easy one and looks in the end whether it
-// was: no subnormals, no Inf or NaN, and a largest magnitude (if not zero) between 2^-46 and 2^60.
-// Then no square overflows, and a square that underflows is too small against the largest to
-// matter. Logarithms are summed about `shift`, a number near their mean, so that the spread of a
-// narrow distribution is not lost in the rounding of its mean. A lane adds kBlockVectors numbers,
-// so that sum_abs and sum_square of a block are good to 32 * 2^-24 = 2e-6 at worst.
-constexpr std::size_t kBlockVectors = 32;
-constexpr std::int32_t kLeastEasyMaximum = (127 - 46) << 23;
-constexpr std::int32_t kLargestEasyMaximum = (127 + 60) << 23;
-
-template <typename T>
-HWY_INLINE bool add_easy_block(const T* values, float shift, Accumulators& all) {
-  const F32 f32;
-  const F64 f64;
-  const I32 i32;
-  const U32 u32;
-  const std::size_t num_lanes = hn::Lanes(i32);
-  const Floats bias_and_shift = hn::Set(f32, 127.0f + shift);
-  Floats sum_log = hn::Zero(f32), sum_log_square = hn::Zero(f32);
-  Floats sum_abs = hn::Zero(f32), sum_square = hn::Zero(f32);
-  Integers minus_zeros = hn::Zero(i32), max_bits = hn::Zero(i32);
-  Words min_less_one = hn::Set(u32, ~0u);  // Zero less one is the largest number: zeros drop out.
-  for (std::size_t i = 0; i < kBlockVectors; ++i) {
-    const Words magnitude = load_magnitudes(values + i * num_lanes);
-    const Integers bits = hn::BitCast(i32, magnitude);
-    const Integers is_zero = hn::VecFromMask(i32, hn::Eq(bits, hn::Zero(i32)));
-    minus_zeros = hn::Add(minus_zeros, is_zero);
-    max_bits = hn::Max(max_bits, bits);
-    min_less_one = hn::Min(min_less_one, hn::Sub(magnitude, hn::Set(u32, 1)));
-    const Floats logarithm =
-        hn::AndNot(hn::BitCast(f32, is_zero), log2_of_normal(bits, bias_and_shift));
-    sum_log = hn::Add(sum_log, logarithm);
-    sum_log_square = hn::MulAdd(logarithm, logarithm, sum_log_square);
-    const Floats x = hn::BitCast(f32, bits);
-    sum_abs = hn::Add(sum_abs, x);
-    sum_square = hn::MulAdd(x, x, sum_square);
-  }
-  const std::int32_t maximum = hn::GetLane(hn::MaxOfLanes(i32, max_bits));
-  const std::uint32_t minimum = hn::GetLane(hn::MinOfLanes(u32, min_less_one)) + 1;
-  const bool is_easy =
-      maximum == 0 || (maximum >= kLeastEasyMaximum && maximum <= kLargestEasyMaximum &&
-                       minimum >= kSmallestNormalBits);
-  if (HWY_UNLIKELY(!is_easy)) return false;
-
-  all.max_bits = hn::Max(all.max_bits, max_bits);
-  all.minus_zeros = hn::Add(all.minus_zeros, minus_zeros);
-  all.magnitudes.add_sums(sum_abs, sum_square);
-  const Floats num_values =
-      hn::ConvertTo(f32, hn::Add(minus_zeros, hn::Set(i32, static_cast<int>(kBlockVectors))));
-  all.logs.add_shifted_sums(num_values, sum_log, sum_log_square, hn::Set(f64, shift));
-  return true;
-}
-
-template <typename T>
-HWY_NOINLINE void add_any_block(const T* values, Accumulators& all) {
-  const I32 i32;
-  Accumulators block = all;
-  for (std::size_t i = 0; i < kBlockVectors; ++i)
-    block.add(hn::BitCast(i32, load_magnitudes(values + i * hn::Lanes(i32))));
-  all = block;
-}
-
-// A float near the mean of the logarithms so far. With ten bits after the point, exponent minus
-// shift is exact in float32.
-HWY_INLINE float mean_log2(const Accumulators& all, std::size_t num_seen) {
-  const std::uint64_t num_values = num_seen - count_lanes(all.minus_zeros);
-  if (num_values == 0) return 0;
-  const double mean = all.logs.total() / static_cast<double>(num_values);
-  return static_cast<float>(std::nearbyint(mean * 0x1p10) * 0x1p-10);
-}
-
-template <typename T>
-HWY_INLINE ChunkSums measure_values(const T* values, std::size_t num_values) {
-  const I32 i32;
-  const std::size_t num_lanes = hn::Lanes(i32);
-  const std::size_t block_values = kBlockVectors * num_lanes;
-  Accumulators all;
-  std::size_t i = 0;
-  float shift = 0;  // Until a block has given a better one.
-  for (; i + block_values <= num_values; i += block_values) {
-    if (shift == 0 || !add_easy_block(values + i, shift, all)) add_any_block(values + i, all);
-    if (shift == 0) shift = mean_log2(all, i + block_values);
-  }
-  for (; i + num_lanes <= num_values; i += num_lanes)
-    all.add(hn::BitCast(i32, load_magnitudes(values + i)));
-  std::uint64_t num_padding = 0;
-  if (i < num_values) {
-    T padded[hn::MaxLanes(I32())] = {};
-    std::copy(values + i, values + num_values, padded);
-    all.add(hn::BitCast(i32, load_magnitudes(padded)));
-    num_padding = i + num_lanes - num_values;
-  }
-  ChunkSums sums;
-  sums.num_nonfinite = count_lanes(all.minus_nonfinites);
-  sums.num_zeros = count_lanes(all.minus_zeros) - sums.num_nonfinite - num_padding;
-  sums.sum_log2 = all.logs.total();
-  sums.sum_log2_square = all.logs.total_square();
-  sums.sum_abs = all.magnitudes.total();
-  sums.sum_square = all.magnitudes.total_square();
-  sums.max_bits = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(i32, all.max_bits)));
-  return sums;
-}
+#endif  // HWY_TARGET == HWY_SCALAR
 
 ChunkSums measure_float32(const float* values, std::size_t num_values) {
-  return measure_values(values, num_values);
+  return measure_values<VectorKernels>(values, num_values);
 }
 ChunkSums measure_bfloat16(const BFloat16Bits* values, std::size_t num_values) {
-  return measure_values(values, num_values);
+  return measure_values<VectorKernels>(values, num_values);
 }
 ChunkSums measure_float16(const Float16Bits* values, std::size_t num_values) {
-  return measure_values(values, num_values);
+  return measure_values<VectorKernels>(values, num_values);
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace slimgrad::kernels
+}  // namespace slimgrad::kernels::sums
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace slimgrad::kernels {
-namespace {
-
+namespace sums {
 HWY_EXPORT(measure_float32);
 HWY_EXPORT(measure_bfloat16);
 HWY_EXPORT(measure_float16);
 
 template <typename T>
 ChunkSums measure_plainly(std::span<const T> values) {
-  ChunkSums sums;
-  // One long chain of additions: the wider type keeps the variance of nearly equal logarithms, a
-  // small difference of these two sums, from drowning in its rounding.
-  long double sum_log2 = 0, sum_log2_square = 0;
-  for (const T value : values) {
-    const std::uint32_t bits = magnitude_bits(value);
-    if (bits >= kInfinityBits) {
-      ++sums.num_nonfinite;
-    } else if (bits == 0) {
-      ++sums.num_zeros;
-    } else {
-      const double magnitude = magnitude_value(bits);
-      const double logarithm = std::log2(magnitude);
-      sum_log2 += logarithm;
-      sum_log2_square += static_cast<long double>(logarithm) * logarithm;
-      sums.sum_abs += magnitude;
-      sums.sum_square += magnitude * magnitude;
-      sums.max_bits = std::max(sums.max_bits, bits);
-    }
-  }
-  sums.sum_log2 = static_cast<double>(sum_log2);
-  sums.sum_log2_square = static_cast<double>(sum_log2_square);
-  return sums;
+  return measure_values<PlainKernels>(values.data(), values.size());
 }
-
-}  // namespace
+}  // namespace sums
 
 ChunkSums measure_chunk_scalar(std::span<const float> values) noexcept {
-  return measure_plainly(values);
+  return sums::measure_plainly(values);
 }
 ChunkSums measure_chunk_scalar(std::span<const BFloat16Bits> values) noexcept {
-  return measure_plainly(values);
+  return sums::measure_plainly(values);
 }
 ChunkSums measure_chunk_scalar(std::span<const Float16Bits> values) noexcept {
-  return measure_plainly(values);
+  return sums::measure_plainly(values);
 }
 
 ChunkSums measure_chunk(std::span<const float> values) noexcept {
+  using namespace sums;
   if (use_scalar()) return measure_plainly(values);
   return HWY_DYNAMIC_DISPATCH(measure_float32)(values.data(), values.size());
 }
 ChunkSums measure_chunk(std::span<const BFloat16Bits> values) noexcept {
+  using namespace sums;
   if (use_scalar()) return measure_plainly(values);
   return HWY_DYNAMIC_DISPATCH(measure_bfloat16)(values.data(), values.size());
 }
 ChunkSums measure_chunk(std::span<const Float16Bits> values) noexcept {
+  using namespace sums;
   if (use_scalar()) return measure_plainly(values);
   return HWY_DYNAMIC_DISPATCH(measure_float16)(values.data(), values.size());
 }

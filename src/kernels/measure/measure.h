@@ -2,7 +2,7 @@
 //
 // Nothing overflows or underflows: magnitudes and squares that float32 could not hold are summed in
 // double, where the square of a float32 is exact. Logarithms are to base 2, as cheap as the format
-// allows; see measure.cc for how, and kLog2Error for how well.
+// allows (log2.h). The sums are the same bits on every CPU.
 #ifndef SLIMGRAD_KERNELS_MEASURE_MEASURE_H_
 #define SLIMGRAD_KERNELS_MEASURE_MEASURE_H_
 
@@ -25,21 +25,19 @@ struct ChunkSums {
   bool operator==(const ChunkSums&) const = default;
 };
 
-// |computed - log2|x|| <= kLog2Error + kLog2RelativeError * |log2|x||: the polynomial with its
-// rounding, and the rounding of the sum of exponent and polynomial to float32.
-inline constexpr double kLog2Error = 6e-7;
-inline constexpr double kLog2RelativeError = 0x1p-24;
-
 // Of sum_abs and sum_square against the exact sums.
 inline constexpr double kSumRelativeError = 2e-6;
 
-// The specification, with the library's logarithm.
+// Of a logarithm beside kLog2Error of log2.h: the rounding to float32, twice, of its distance from
+// the logarithm of a typical value.
+inline constexpr double kLog2RelativeError = 0x1p-23;
+
+// The specification.
 ChunkSums measure_chunk_scalar(std::span<const float> values) noexcept;
 ChunkSums measure_chunk_scalar(std::span<const BFloat16Bits> values) noexcept;
 ChunkSums measure_chunk_scalar(std::span<const Float16Bits> values) noexcept;
 
-// The version that dispatch.h selects. Counts and max_bits are the specification's; the sums
-// differ from it by no more than the stated errors.
+// The version that dispatch.h selects: what the specification gives, to the bit.
 // REQUIRES: fewer than 2^31 values.
 ChunkSums measure_chunk(std::span<const float> values) noexcept;
 ChunkSums measure_chunk(std::span<const BFloat16Bits> values) noexcept;

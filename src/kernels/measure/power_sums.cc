@@ -9,7 +9,6 @@
 #define HWY_TARGET_INCLUDE "kernels/measure/power_sums.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -25,29 +24,109 @@ Vector load(Doubles d, const float* p) {
   return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, Doubles>(), p));
 }
 
-double sum_of(Doubles d, Vector v) { return hn::GetLane(hn::SumOfLanes(d, v)); }
+// Every eighth value is added by the same lane, without fused multiply-adds, and lanes are joined
+// by a fixed tree: vectors of any width give the same bits. A narrow one goes over a block once for
+// each of its parts of the lanes.
+constexpr std::size_t kLanes = 8;
 
-// Short enough that a lane's rounding errors do not add up, long enough that the horizontal sums at
-// its end cost nothing.
+// Short enough that a lane's rounding errors do not add up and that a block stays in the cache,
+// long enough that the joining at its end costs nothing.
 constexpr std::size_t kBlock = 4096;
 
-// Feeds the magnitudes to `body` a vector at a time and calls body.flush() after every block. What
-// does not fill a vector is padded with zeros, which every body leaves out.
+struct LaneSums {
+  HWY_ALIGN double lanes[kLanes] = {};
+
+  double total() const {
+    double sums[kLanes];
+    std::copy(lanes, lanes + kLanes, sums);
+    for (std::size_t half = kLanes / 2; half > 0; half /= 2)
+      for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+    return sums[0];
+  }
+};
+
+// Feeds the magnitudes to `body` a vector at a time; calls body.flush() after every part of a block
+// and body.join() after the block. What does not fill all lanes is padded with zeros, which every
+// body leaves out.
 template <typename T, typename Body>
 void for_each_vector(std::span<const T> values, Body& body) {
   const Doubles d;
-  const std::size_t lanes = hn::Lanes(d);
   for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
     const std::size_t end = std::min(begin + kBlock, values.size());
-    std::size_t i = begin;
-    for (; i + lanes <= end; i += lanes) body.add(d, hn::Abs(load(d, values.data() + i)));
-    if (i < end) {
-      T padded[hn::MaxLanes(Doubles())] = {};
-      std::copy(values.data() + i, values.data() + end, padded);
-      body.add(d, hn::Abs(load(d, padded)));
+    const std::size_t whole = begin + (end - begin) / kLanes * kLanes;
+    T padded[kLanes] = {};
+    std::copy(values.data() + whole, values.data() + end, padded);
+    for (std::size_t part = 0; part < kLanes; part += hn::Lanes(d)) {
+      for (std::size_t i = begin + part; i < whole; i += kLanes)
+        body.add(d, hn::Abs(load(d, values.data() + i)));
+      if (whole < end) body.add(d, hn::Abs(load(d, padded + part)));
+      body.flush(d, part);
     }
-    body.flush(d);
+    body.join(d);
   }
+}
+
+HWY_INLINE Vector multiply_add(Vector x, Vector y, Vector z) { return hn::Add(hn::Mul(x, y), z); }
+
+using Integers = hn::RebindToUnsigned<Doubles>;
+
+// ln of a positive finite number, within an ulp or so: fdlibm's, in its order. Where y is 0, which
+// an underflow may have made it, a number below every other logarithm.
+HWY_INLINE Vector log_of(Doubles d, Vector y) {
+  const Integers u;
+  const auto set = [&](double x) HWY_ATTR { return hn::Set(d, x); };
+  const auto is_small = hn::Lt(y, set(std::numeric_limits<double>::min()));
+  y = hn::IfThenElse(is_small, hn::Mul(y, set(0x1p54)), y);
+  // To [sqrt 1/2, sqrt 2): the mantissa's bits from there on, and what is above as the exponent.
+  const auto shifted =
+      hn::Add(hn::BitCast(u, y), hn::Set(u, 0x3ff0000000000000u - 0x3fe6a09e667f3bcdu));
+  const auto mantissa =
+      hn::Add(hn::And(shifted, hn::Set(u, 0x000fffffffffffffu)), hn::Set(u, 0x3fe6a09e667f3bcdu));
+  // An integer below 2^52 in the bits of 2^52 is a sum of the two.
+  const Vector biased =
+      hn::BitCast(d, hn::Or(hn::ShiftRight<52>(shifted), hn::Set(u, 0x4330000000000000u)));
+  const Vector k =
+      hn::Sub(biased, hn::IfThenElse(is_small, set(0x1p52 + 1023 + 54), set(0x1p52 + 1023)));
+  const Vector f = hn::Sub(hn::BitCast(d, mantissa), set(1));
+  const Vector half = hn::Mul(hn::Mul(set(0.5), f), f);
+  const Vector s = hn::Div(f, hn::Add(set(2), f)), z = hn::Mul(s, s), w = hn::Mul(z, z);
+  const Vector t1 = hn::Mul(
+      w,
+      multiply_add(w, multiply_add(w, set(1.531383769920937332e-01), set(2.222219843214978396e-01)),
+                   set(3.999999999940941908e-01)));
+  const Vector t2 = hn::Mul(
+      z, multiply_add(
+             w,
+             multiply_add(
+                 w, multiply_add(w, set(1.479819860511658591e-01), set(1.818357216161805012e-01)),
+                 set(2.857142874366239149e-01)),
+             set(6.666666666666735130e-01)));
+  const Vector low =
+      multiply_add(s, hn::Add(half, hn::Add(t1, t2)), hn::Mul(k, set(1.90821492927058770002e-10)));
+  return hn::Add(hn::Add(hn::Sub(low, half), f), hn::Mul(k, set(6.93147180369123816490e-01)));
+}
+
+// exp within an ulp, also fdlibm's; what would be below 1e-304 is 0. REQUIRES: x < 1.
+HWY_INLINE Vector exp_of(Doubles d, Vector x) {
+  const Integers u;
+  const auto set = [&](double y) HWY_ATTR { return hn::Set(d, y); };
+  const auto is_tiny = hn::Lt(x, set(-700));
+  x = hn::Max(x, set(-700));
+  // The nearest integer, in the lowest bits of a number whose last place is 1.
+  const Vector rounded = multiply_add(x, set(1.44269504088896338700), set(0x1.8p52));
+  const Vector k = hn::Sub(rounded, set(0x1.8p52));
+  const Vector high = hn::Sub(x, hn::Mul(k, set(6.93147180369123816490e-01)));
+  const Vector low = hn::Mul(k, set(1.90821492927058770002e-10));
+  const Vector r = hn::Sub(high, low), t = hn::Mul(r, r);
+  Vector p = multiply_add(t, set(4.13813679705723846039e-08), set(-1.65339022054652515390e-06));
+  p = multiply_add(t, p, set(6.61375632143793436117e-05));
+  p = multiply_add(t, p, set(-2.77777777770155933842e-03));
+  p = multiply_add(t, p, set(1.66666666666666019037e-01));
+  const Vector c = hn::Sub(r, hn::Mul(t, p));
+  const Vector fraction = hn::Div(hn::Mul(r, c), hn::Sub(set(2), c));
+  const Vector y = hn::Add(set(1), hn::Add(hn::Sub(fraction, low), high));
+  const auto scaled = hn::Add(hn::BitCast(u, y), hn::ShiftLeft<52>(hn::BitCast(u, rounded)));
+  return hn::IfThenZeroElse(is_tiny, hn::BitCast(d, scaled));
 }
 
 // The finite non-zero ones. A NaN fails both comparisons.
@@ -69,80 +148,70 @@ struct RangeBody {
     high = hn::Max(high, hn::IfThenElseZero(valid, magnitude));
     range.count += hn::CountTrue(d, valid);
   }
-  void flush(Doubles d) {
+  void flush(Doubles, std::size_t) {}
+  void join(Doubles d) {
     range.min = std::min(range.min, hn::GetLane(hn::MinOfLanes(d, low)));
     range.max = std::max(range.max, hn::GetLane(hn::MaxOfLanes(d, high)));
   }
 };
 
-struct MomentsBody {
-  double inverse_max;
-  std::array<double, 2> totals{};
-  Vector sum, sum_of_squares;
+// Sums, one after the other, of all that add() adds to sums[k].
+template <std::size_t n>
+struct Sums {
+  std::array<double, n> totals{};
+  LaneSums lanes[n];
+  Vector sums[n];
 
-  explicit MomentsBody(double max_abs)
-      : inverse_max(1 / max_abs), sum(hn::Zero(Doubles())), sum_of_squares(sum) {}
+  Sums() { std::fill(sums, sums + n, hn::Zero(Doubles())); }
+
+  void flush(Doubles d, std::size_t part) {
+    for (std::size_t k = 0; k < n; ++k) {
+      hn::StoreU(sums[k], d, lanes[k].lanes + part);
+      sums[k] = hn::Zero(d);
+    }
+  }
+  void join(Doubles) {
+    for (std::size_t k = 0; k < n; ++k) totals[k] += lanes[k].total();
+  }
+};
+
+struct MomentsBody : Sums<2> {
+  double inverse_max;
+
+  explicit MomentsBody(double max_abs) : inverse_max(1 / max_abs) {}
 
   void add(Doubles d, Vector magnitude) {
     const Vector y =
         hn::IfThenElseZero(countable(d, magnitude), hn::Mul(magnitude, hn::Set(d, inverse_max)));
-    sum = hn::Add(sum, y);
-    sum_of_squares = hn::MulAdd(y, y, sum_of_squares);
-  }
-  void flush(Doubles d) {
-    totals[0] += sum_of(d, sum);
-    totals[1] += sum_of(d, sum_of_squares);
-    sum = sum_of_squares = hn::Zero(d);
+    sums[0] = hn::Add(sums[0], y);
+    sums[1] = multiply_add(y, y, sums[1]);
   }
 };
 
-struct PowerBody {
+struct PowerBody : Sums<8> {
   double inverse_max, shape;
-  std::array<double, 8> totals{};
-  Vector s0, s1, s2, s3, s4, s5, s6, s7;
 
-  PowerBody(double max_abs, double exponent)
-      : inverse_max(1 / max_abs),
-        shape(exponent),
-        s0(hn::Zero(Doubles())),
-        s1(s0),
-        s2(s0),
-        s3(s0),
-        s4(s0),
-        s5(s0),
-        s6(s0),
-        s7(s0) {}
+  PowerBody(double max_abs, double exponent) : inverse_max(1 / max_abs), shape(exponent) {}
 
   void add(Doubles d, Vector magnitude) {
     const auto valid = countable(d, magnitude);
     const Vector y =
         hn::IfThenElse(valid, hn::Mul(magnitude, hn::Set(d, inverse_max)), hn::Set(d, 1.0));
-    const Vector log = hn::Log(d, y);
-    const Vector power = hn::IfThenElseZero(valid, hn::Exp(d, hn::Mul(hn::Set(d, shape), log)));
+    const Vector log = log_of(d, y);
+    const Vector power = hn::IfThenElseZero(valid, exp_of(d, hn::Mul(hn::Set(d, shape), log)));
     const Vector log2 = hn::Mul(log, log);
     const Vector log3 = hn::Mul(log2, log);
     const Vector power1 = hn::Mul(power, log);
     const Vector power2 = hn::Mul(power, log2);
     const Vector power3 = hn::Mul(power1, log2);
-    s0 = hn::Add(s0, power);
-    s1 = hn::Add(s1, power1);
-    s2 = hn::Add(s2, power2);
-    s3 = hn::Add(s3, power3);
-    s4 = hn::MulAdd(power2, log2, s4);
-    s5 = hn::MulAdd(power3, log2, s5);
-    s6 = hn::MulAdd(power3, log3, s6);
-    s7 = hn::MulAdd(power3, hn::Mul(log2, log2), s7);
-  }
-  void flush(Doubles d) {
-    totals[0] += sum_of(d, s0);
-    totals[1] += sum_of(d, s1);
-    totals[2] += sum_of(d, s2);
-    totals[3] += sum_of(d, s3);
-    totals[4] += sum_of(d, s4);
-    totals[5] += sum_of(d, s5);
-    totals[6] += sum_of(d, s6);
-    totals[7] += sum_of(d, s7);
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = hn::Zero(d);
+    sums[0] = hn::Add(sums[0], power);
+    sums[1] = hn::Add(sums[1], power1);
+    sums[2] = hn::Add(sums[2], power2);
+    sums[3] = hn::Add(sums[3], power3);
+    sums[4] = multiply_add(power2, log2, sums[4]);
+    sums[5] = multiply_add(power3, log2, sums[5]);
+    sums[6] = multiply_add(power3, log3, sums[6]);
+    sums[7] = multiply_add(power3, hn::Mul(log2, log2), sums[7]);
   }
 };
 

@@ -1,8 +1,8 @@
 // Sums over magnitudes that maximum-likelihood fits need, in one pass each.
 //
 // Zeros, infinities and NaNs are left out. Arithmetic is in double whatever the element type, in
-// blocks, so that the relative rounding error of a mean stays below 1e-14; the last digits depend
-// on the vector width. No allocation; a pass over 1e6 floats takes a few milliseconds on AVX2.
+// blocks, so that the relative rounding error of a mean stays below 1e-14; the bits are the same on
+// every CPU. No allocation; a pass over 1e6 floats takes a few milliseconds on AVX2.
 #ifndef SLIMGRAD_KERNELS_MEASURE_POWER_SUMS_H_
 #define SLIMGRAD_KERNELS_MEASURE_POWER_SUMS_H_
 

@@ -22,6 +22,7 @@
 
 #include "base/check.h"
 #include "base/names.h"
+#include "base/portable_math.h"
 #include "math/apply/pruning_law.h"
 
 namespace slimgrad {
@@ -74,7 +75,7 @@ Layer make_layer(const TensorStats& stats, ThresholdMethod method, double cap) {
   layer.log_alpha_cap = kNoPruning;
   if (layer.zeros >= std::min(cap, 1.0)) return layer;
   layer.law = make_pruning_law(stats, method, kOp);
-  layer.log_mean_square = layer.law->log_mean_square() + std::log1p(-layer.zeros);
+  layer.log_mean_square = layer.law->log_mean_square() + portable_log(1 - layer.zeros);
   // Where a share of 1e-15 of the non-zeros vanishes, pruning is nothing but rounding.
   layer.log_alpha_low = solve_log_alpha(*layer.law, 1e-15, 1);
   // Without a cap the sparsity ends where a share of 1e-15 is kept.
@@ -88,9 +89,9 @@ double level_of(const Layer& layer, double log_alpha, AllocationObjective object
   const double slope = 2 * log_alpha - layer.log_mean_square;
   switch (objective) {
     case AllocationObjective::kMinCosine:
-      return std::log(std::max(layer.nmse(log_alpha), 1e-300));
+      return portable_log(std::max(layer.nmse(log_alpha), 1e-300));
     case AllocationObjective::kMeanCosine:
-      return slope - 1.5 * std::log1p(layer.nmse(log_alpha));
+      return slope - 1.5 * portable_log(1 + layer.nmse(log_alpha));
     case AllocationObjective::kMeanError:
       return slope;
     default:  // kTotalError
@@ -168,7 +169,7 @@ std::vector<bool> fix_targets(const std::vector<Layer>& layers,
     const double nmse = 1 / (target.cosine * target.cosine) - 1;
     if (nmse > 0)
       log_alphas[target.layer] =
-          log_alpha_at(layers[target.layer], std::log(nmse), AllocationObjective::kMinCosine);
+          log_alpha_at(layers[target.layer], portable_log(nmse), AllocationObjective::kMinCosine);
   }
   return free;
 }
@@ -241,7 +242,7 @@ std::vector<LayerAllocation> allocate(std::span<const TensorStats> layer_stats, 
   std::vector<LayerAllocation> result;
   for (std::size_t i = 0; i < layers.size(); ++i)
     result.push_back({.sparsity = layers[i].sparsity(log_alphas[i]),
-                      .threshold = std::exp(log_alphas[i]),
+                      .threshold = portable_exp(log_alphas[i]),
                       .cosine = 1 / std::sqrt(1 + layers[i].nmse(log_alphas[i])),
                       .at_cap = log_alphas[i] == layers[i].log_alpha_cap});
   return result;

@@ -10,8 +10,8 @@
 // is a look-up.
 #include <algorithm>
 #include <array>
-#include <cmath>
 
+#include "base/portable_math.h"
 #include "math/apply/pruning_law.h"
 
 namespace slimgrad {
@@ -29,8 +29,8 @@ BinMoments moments_below(double low, double high, double t) {
       0) {  // The lowest bin reaches down to zero; uniform there, where log-uniform cannot be.
     return {t / high, t * t / (2 * high), t * t * t / (3 * high)};
   }
-  const double width = std::log(high / low);
-  return {std::log(t / low) / width, (t - low) / width, (t - low) * (t + low) / (2 * width)};
+  const double width = portable_log(high / low);
+  return {portable_log(t / low) / width, (t - low) / width, (t - low) * (t + low) / (2 * width)};
 }
 
 class EmpiricalLaw final : public PruningLaw {
@@ -56,7 +56,7 @@ class EmpiricalLaw final : public PruningLaw {
   }
 
   PruningSplit split(double log_alpha) const override {
-    const double alpha = std::exp(log_alpha);
+    const double alpha = portable_exp(log_alpha);
     const BinMoments below = moments(alpha);
     const double survivors = std::max(0.0, 1 - below.m0);
     const double at = below.m1 / alpha;
@@ -65,20 +65,20 @@ class EmpiricalLaw final : public PruningLaw {
   }
 
   double nmse(double log_alpha) const override {
-    const double alpha = std::exp(log_alpha);
+    const double alpha = portable_exp(log_alpha);
     const BinMoments below = moments(alpha);
     return std::max(0.0, (alpha * below.m1 - below.m2) / mean_square_);
   }
 
-  double log_mean_abs() const override { return std::log(mean_abs_); }
-  double log_mean_square() const override { return std::log(mean_square_); }
+  double log_mean_abs() const override { return portable_log(mean_abs_); }
+  double log_mean_square() const override { return portable_log(mean_square_); }
 
   double log_alpha_lower(double zeros) const override {
     // The lower edge of the bin that holds the quantile.
     const auto above = std::find_if(prefix_.begin() + 1, prefix_.end(),
                                     [&](const BinMoments& sum) { return sum.m0 >= zeros; });
     const int k = std::min<int>(static_cast<int>(above - prefix_.begin()) - 1, kBins - 1);
-    return std::log(std::max(low(k), 0x1p-160));
+    return portable_log(std::max(low(k), 0x1p-160));
   }
 
  private:

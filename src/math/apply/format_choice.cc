@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/names.h"
+#include "base/portable_math.h"
 #include "math/apply/grid_error.h"
 #include "math/apply/quantizer_error.h"
 #include "math/normal.h"
@@ -47,12 +48,12 @@ class LognormalIntegrals {
   explicit LognormalIntegrals(double log2_std) : sigma_(log2_std) {}
 
   double mass(double low, double high) const {
-    return normal_between(std::log2(low) / sigma_, std::log2(high) / sigma_);
+    return normal_between(portable_log2(low) / sigma_, portable_log2(high) / sigma_);
   }
   double inverse(double low, double high) const {
     const double s = sigma_ * std::numbers::ln2;
-    return std::exp(s * s / 2) *
-           normal_between(std::log2(low) / sigma_ + s, std::log2(high) / sigma_ + s);
+    return portable_exp(s * s / 2) *
+           normal_between(portable_log2(low) / sigma_ + s, portable_log2(high) / sigma_ + s);
   }
 
  private:
@@ -151,7 +152,7 @@ double relative_error_closed_form(const FloatFormat& format, double log2_std) {
   const double outside = normal_cdf(-e_max / sigma);
   // 2^(E_max - 1) exp(s^2/2) (erf(...) - 1), with the tail instead of the difference from one.
   const double saturation =
-      std::ldexp(std::exp(s * s / 2) * normal_cdf(-(s + e_max / sigma)), format.bias());
+      std::ldexp(portable_exp(s * s / 2) * normal_cdf(-(s + e_max / sigma)), format.bias());
   return inside / (8 * std::numbers::ln2 * std::ldexp(1.0, format.mantissa_bits())) + 2 * outside -
          saturation;
 }
@@ -225,7 +226,7 @@ double gradient_scale(const TensorStats& stats, const FloatFormat& format, Scale
       // The expected rank of the largest of n values is about the 1 - 1/n quantile.
       const double n = std::max(2.0, static_cast<double>(stats.num_nonzero()));
       const double log_max = stats.log_mean - stats.log_std * normal_quantile(1 / n);
-      return std::exp(log_max) / format.largest();
+      return portable_exp(log_max) / format.largest();
     }
     case ScaleMethod::kError: {
       const auto range = useful_scale_exponents(format, stats.histogram);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "base/portable_math.h"
+
 namespace slimgrad {
 namespace {
 
@@ -32,7 +34,7 @@ std::vector<Cell> octave_cells(int mantissa_bits, bool is_top) {
 
 // Integral of the error over [low, high] against the density 1/x. The value does not lie inside.
 double cell_integral(const Cell& cell, double low, double high, ErrorKind kind) {
-  const double v = cell.value, log_ratio = std::log(high / low);
+  const double v = cell.value, log_ratio = portable_log(high / low);
   if (kind == ErrorKind::kSquared)  // of (v - x)^2 / x
     return v * v * log_ratio - 2 * v * (high - low) + (high - low) * (high + low) / 2;
   return std::abs(v / low - v / high - log_ratio);  // of (v - x) / x^2, which has one sign
@@ -44,7 +46,7 @@ double bin_error(const std::vector<Cell>& cells, double low, double high, ErrorK
     const double from = std::max(low, cell.low), to = std::min(high, cell.high);
     if (from < to) sum += cell_integral(cell, from, to, kind);
   }
-  return sum / std::log(high / low);
+  return sum / portable_log(high / low);
 }
 
 }  // namespace
@@ -60,7 +62,7 @@ HistogramGridError::HistogramGridError(const FloatFormat& format, const LogHisto
   const bool squared = kind == ErrorKind::kSquared;
   for (int j = 0; j < kBinsAnOctave; ++j) {
     const double low = 1 + j / 8.0, high = 1 + (j + 1) / 8.0;
-    const double width = std::log(high / low);
+    const double width = portable_log(high / low);
     const double covered = bin_error(covered_cells, low, high, kind);
     const double top = bin_error(top_cells, low, high, kind);
     const double mean = (high - low) / width;

@@ -8,8 +8,8 @@
 // forms below keep full accuracy for any sigma, because Mills ratios neither overflow nor vanish
 // where they are used.
 #include <algorithm>
-#include <cmath>
 
+#include "base/portable_math.h"
 #include "math/apply/pruning_law.h"
 #include "math/normal.h"
 
@@ -29,7 +29,7 @@ class LognormalLaw final : public PruningLaw {
     split.survivors = normal_cdf(-a);
     split.at = sigma_ - a > kMillsFloor
                    ? normal_density(a) * mills_ratio(sigma_ - a)
-                   : std::exp(sigma_ * (sigma_ / 2 - a)) * normal_cdf(a - sigma_);
+                   : portable_exp(sigma_ * (sigma_ / 2 - a)) * normal_cdf(a - sigma_);
     split.kept = split.survivors + split.at;
     // Left of the centre S' is a small difference of tails: take it between the Mills ratios, whose
     // difference loses nothing to the common factor phi(a).
@@ -43,7 +43,7 @@ class LognormalLaw final : public PruningLaw {
     if (sigma_ - a > kMillsFloor)
       return normal_density(a - 2 * sigma_) *
              (mills_ratio(sigma_ - a) - mills_ratio(2 * sigma_ - a));
-    return std::exp(sigma_ * (a - 1.5 * sigma_)) * normal_cdf(a - sigma_) -
+    return portable_exp(sigma_ * (a - 1.5 * sigma_)) * normal_cdf(a - sigma_) -
            normal_cdf(a - 2 * sigma_);
   }
 
@@ -63,7 +63,7 @@ class LognormalLaw final : public PruningLaw {
 
 std::unique_ptr<PruningLaw> make_lognormal_law(double log_mean, double log_std) {
   // Without spread there is one magnitude, and no alpha of interest lies below it.
-  if (log_std == 0) return make_mean_law(std::exp(log_mean), std::exp(2 * log_mean));
+  if (log_std == 0) return make_mean_law(portable_exp(log_mean), portable_exp(2 * log_mean));
   return std::make_unique<LognormalLaw>(log_mean, log_std);
 }
 

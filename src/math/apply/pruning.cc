@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/portable_math.h"
+
 #include "base/check.h"
 #include "base/names.h"
 #include "math/apply/pruning_law.h"
@@ -44,7 +46,7 @@ Threshold threshold(const TensorStats& stats, double sparsity, ThresholdMethod m
   const double log_alpha =
       solve_log_alpha(*law, (sparsity - zeros) / (1 - zeros), (1 - sparsity) / (1 - zeros));
   const PruningSplit split = law->split(log_alpha);
-  return {.value = std::exp(log_alpha),
+  return {.value = portable_exp(log_alpha),
           .sparsity = 1 - (1 - zeros) * split.kept,
           .at_threshold = (1 - zeros) * split.at,
           .survivors = (1 - zeros) * split.survivors};
@@ -56,7 +58,7 @@ double expected_sparsity(const TensorStats& stats, double threshold, ThresholdMe
   const double zeros = stats.zero_fraction;
   if (threshold == 0 || zeros == 1) return zeros;
   const auto law = make_pruning_law(stats, method, "expected_sparsity");
-  return zeros + (1 - zeros) * law->split(std::log(threshold)).zeros;
+  return zeros + (1 - zeros) * law->split(portable_log(threshold)).zeros;
 }
 
 double expected_cosine(const TensorStats& stats, double threshold, ThresholdMethod method) {
@@ -64,7 +66,7 @@ double expected_cosine(const TensorStats& stats, double threshold, ThresholdMeth
   check_has_values(stats, "expected_cosine");
   if (threshold == 0 || stats.zero_fraction == 1) return 1;
   const auto law = make_pruning_law(stats, method, "expected_cosine");
-  return 1 / std::sqrt(1 + law->nmse(std::log(threshold)));
+  return 1 / std::sqrt(1 + law->nmse(portable_log(threshold)));
 }
 
 TensorStats lognormal_stats(double log_mean, double log_std, double zero_fraction,

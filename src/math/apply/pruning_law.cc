@@ -2,30 +2,43 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
+#include "base/portable_math.h"
 #include "math/measure/gennorm.h"
 #include "math/measure/gennorm_fit.h"
 
 namespace slimgrad {
 namespace {
 
+// exp(x) - 1 with full accuracy near zero: the rounding of y = exp(x) cancels in (y - 1) / ln y
+// (W. Kahan).
+double exp_less_one(double x) {
+  const double y = portable_exp(x);
+  if (y == 1) return x;
+  return y < std::numeric_limits<double>::infinity() && y > 0 ? (y - 1) * (x / portable_log(y))
+                                                              : y - 1;
+}
+
 // No magnitude exceeds alpha, by assumption: then M1 and M2 are the full moments.
 class MeanLaw final : public PruningLaw {
  public:
   MeanLaw(double mean_abs, double mean_square)
-      : log_mean_abs_(std::log(mean_abs)), log_mean_square_(std::log(mean_square)) {}
+      : log_mean_abs_(portable_log(mean_abs)), log_mean_square_(portable_log(mean_square)) {}
 
   PruningSplit split(double log_alpha) const override {
-    const double at = std::min(1.0, std::exp(log_mean_abs_ - log_alpha));
+    const double at = std::min(1.0, portable_exp(log_mean_abs_ - log_alpha));
     return {.zeros = 1 - at, .at = at, .survivors = 0, .kept = at};
   }
   double nmse(double log_alpha) const override {
-    return std::max(0.0, std::expm1(log_alpha + log_mean_abs_ - log_mean_square_));
+    return std::max(0.0, exp_less_one(log_alpha + log_mean_abs_ - log_mean_square_));
   }
   double log_mean_abs() const override { return log_mean_abs_; }
   double log_mean_square() const override { return log_mean_square_; }
-  double log_alpha_lower(double zeros) const override { return log_mean_abs_ - std::log1p(-zeros); }
+  double log_alpha_lower(double zeros) const override {
+    return log_mean_abs_ - portable_log(1 - zeros);
+  }
 
  private:
   double log_mean_abs_, log_mean_square_;
@@ -82,12 +95,12 @@ std::unique_ptr<PruningLaw> make_pruning_law(const TensorStats& stats, Threshold
 // may alternate between two neighbours for ever.
 double solve_log_alpha(const PruningLaw& law, double zeros, double kept) {
   double low = law.log_alpha_lower(zeros);
-  double high = std::max(low, law.log_mean_abs() - std::log(kept));
+  double high = std::max(low, law.log_mean_abs() - portable_log(kept));
   double log_alpha = low + (high - low) / 2;
   for (int i = 0; i < 200; ++i) {
     const PruningSplit split = law.split(log_alpha);
     const double difference =
-        zeros < kept ? std::log(zeros / split.zeros) : std::log(split.kept / kept);
+        zeros < kept ? portable_log(zeros / split.zeros) : portable_log(split.kept / kept);
     (difference > 0 ? low : high) = log_alpha;
     const double slope = split.at / (zeros < kept ? split.zeros : split.kept);
     double next = log_alpha + difference / slope;

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/portable_math.h"
+
 namespace slimgrad {
 namespace {
 
@@ -19,13 +21,13 @@ constexpr int kFirstNormalBin = kBinsAnOctave;  // before it lie the subnormals
 // probabilities (u - x) / (u - l) and (x - l) / (u - l), so that the expected magnitude of the
 // error is 2 (x - l)(u - x) / (u - l), and that of its square (x - l)(u - x).
 double error_to(double v, double p, double q, ErrorKind kind) {
-  const double log_ratio = std::log(q / p);
+  const double log_ratio = portable_log(q / p);
   if (kind == ErrorKind::kSquared) return (q - p) * ((q + p) / 2 - 2 * v) + v * v * log_ratio;
   return std::abs(log_ratio - v * (1 / p - 1 / q));
 }
 
 double error_between(double l, double u, double p, double q, ErrorKind kind) {
-  const double log_ratio = std::log(q / p);
+  const double log_ratio = portable_log(q / p);
   if (kind == ErrorKind::kSquared) return (q - p) * (l + u - (q + p) / 2) - l * u * log_ratio;
   return 2 / (u - l) * ((l + u) * log_ratio - (q - p) - l * u * (1 / p - 1 / q));
 }
@@ -94,7 +96,7 @@ double quantizer_error(const Quantizer& quantizer, const LogHistogram& histogram
     }
     const double low = LogHistogram::lower_edge(bin) / scale;
     const double high = LogHistogram::lower_edge(bin + 1) / scale;
-    const double mean_over = 1 / std::log(high / low);
+    const double mean_over = 1 / portable_log(high / low);
     if (low < smallest || high > largest) {
       sum += count * errors.over(low, high) * mean_over;
       continue;

@@ -5,24 +5,10 @@
 #include <cmath>
 #include <limits>
 
-#include "arrays/coding/portable_math.h"
 #include "arrays/coding/symbols.h"
 
 namespace slimgrad {
 namespace {
-
-TEST(PortableMath, AgreesWithTheLibrary) {
-  std::mt19937_64 random(1);
-  std::uniform_real_distribution<double> exponent(-600.0, 600.0);
-  for (int i = 0; i < 100000; ++i) {
-    const double x = std::exp(exponent(random));
-    EXPECT_NEAR(portable_log(x), std::log(x), 4e-16 * std::abs(std::log(x)) + 4e-16);
-    const double y = exponent(random);
-    EXPECT_NEAR(portable_exp(y) / std::exp(y), 1.0, 2e-15);
-  }
-  EXPECT_EQ(portable_log(1.0), 0.0);
-  EXPECT_EQ(portable_exp(0.0), 1.0);
-}
 
 // The optimum by dynamic programming over all ways to share 4096 among few symbols.
 double best_cost(const std::vector<std::uint64_t>& w, int total) {

@@ -94,6 +94,30 @@ TEST(PowerSums, MatchAPlainLoopOnEveryTarget) {
   });
 }
 
+TEST(PowerSums, EveryTargetGivesTheSameBits) {
+  for (const std::size_t n : {1, 5, 8, 100, 4095, 4097, 20011}) {
+    const auto floats = values_with_exceptions<float>(n);
+    const auto doubles = values_with_exceptions<double>(n);
+    const auto sums_of = [&] {
+      std::vector<double> all;
+      const auto add = [&](const auto& values) {
+        const auto span =
+            std::span<const typename std::decay_t<decltype(values)>::value_type>(values);
+        const double max = nonzero_range(span).max;
+        if (max == 0) return;
+        for (const double sum : magnitude_moments(span, max)) all.push_back(sum);
+        for (const double shape : {0.0, 0.3, 2.0, 128.0})
+          for (const double sum : power_sums(span, max, shape)) all.push_back(sum);
+      };
+      add(floats);
+      add(doubles);
+      return all;
+    };
+    const std::vector<double> expected = sums_of();
+    for_each_target([&](const char* target) { EXPECT_EQ(sums_of(), expected) << target << n; });
+  }
+}
+
 TEST(PowerSums, NothingToCount) {
   const std::vector<float> values = {0.0f, -0.0f, std::nanf(""), HUGE_VALF, -HUGE_VALF};
   const NonzeroRange range = nonzero_range(std::span<const float>(values));
