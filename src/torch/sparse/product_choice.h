@@ -60,7 +60,7 @@ class ProductChoice {
     return setting() == SparseWay::kAuto && field(kChoiceBy) == std::int64_t{0};
   }
   // What the model says.
-  void decide(const ProductCost& predicted);
+  void decide(ProductCost predicted);
   // REQUIRES: not is_open().
   Way way(double sparsity) const;
   // What a backward pass did; one that timed both ways is no part of the training.
