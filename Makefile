@@ -1,5 +1,5 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
-.PHONY: help demo test test-cpp test-python test-clients build wheel test-wheel check-sdist check-torch-builds \
+.PHONY: help demo test check test-cpp test-python test-clients build wheel test-wheel check-sdist check-torch-builds \
         check-clang check-arm64 bench bench-distributed results lint format asan asan-torch tsan-torch fuzz setup setup-build clean
 .DEFAULT_GOAL := build
 
@@ -38,7 +38,9 @@ build: setup ## Build everything and install the Python package into .venv
 	cmake --build --preset release
 	$(install)
 
-test: lint asan test-cpp test-python test-wheel ## Run all tests
+test: test-cpp test-python ## Build once, run the C++ and the Python tests
+
+check: lint asan test-wheel ## Layout and types; the core under sanitizers and fuzzers; the wheel
 
 test-cpp: build
 	ctest --preset release
