@@ -38,7 +38,7 @@ def _settle() -> None:
     import slimgrad as sg
 
     gc.collect()
-    sg.release_memory()
+    sg.empty_cache()
 
 
 def measure(training: Training) -> dict[str, float]:

@@ -1,7 +1,7 @@
 // The command line of a program: as much of CLI11 as the programs need. Only flags.cc includes it,
 // because it costs seconds in every file that does.
 //
-//   CommandLine line("slimgrad", "What it does.", "slimgrad 0.1.0");
+//   CommandLine line("slimgrad", "What it does.", "slimgrad 0.2.0");
 //   line.flags().option("--bits", bits, "Bits an element").value_name("N").range(1, 5);
 //   if (!line.parse(argc, argv)) return 0;
 //

@@ -94,16 +94,16 @@ at::Tensor sparse_conv2d(const at::Tensor& x, const at::Tensor& weight,
                          at::IntArrayRef padding, at::IntArrayRef dilation, std::int64_t groups,
                          const SparseLayerState& state, std::int64_t stream = 0);
 
-// Sparse products keep memory for the next one, because fresh memory is slow: at most 64 MiB of
-// workspace, for all threads together, and at most 128 MiB that results have left behind. While a
-// product runs it needs up to 8 bytes for each element of the gradient, but cuts gradients of more
-// than 32 MiB of that into pieces; a single image is not cut for the gradient of the input. What is
-// larger than what may be kept goes back at once.
+// Sparse products cache memory for the next one, because fresh memory is slow: at most 64 MiB of
+// workspace and 128 MiB of freed results, for all threads together; larger blocks are returned at
+// once. A running product needs up to 8 bytes for each element of the gradient; gradients that need
+// more than 32 MiB are cut into pieces, but for the gradient of the input never within an image.
 //
-// kept_memory(): bytes kept now. release_memory() gives all of it back and returns how many bytes;
-// from any thread, at any time: what a running product uses stays until it has ended.
-std::size_t kept_memory();
-std::size_t release_memory();
+// cached_memory() returns the number of cached bytes. empty_cache() returns all of them to the
+// system, and their number. Both may be called from any thread at any time; memory that a running
+// product uses stays until it has ended.
+std::size_t cached_memory();
+std::size_t empty_cache();
 
 }  // namespace slimgrad
 

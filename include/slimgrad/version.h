@@ -2,6 +2,6 @@
 #ifndef SLIMGRAD_VERSION_H_
 #define SLIMGRAD_VERSION_H_
 
-#define SLIMGRAD_VERSION "0.1.0"
+#define SLIMGRAD_VERSION "0.2.0.dev0"
 
 #endif  // SLIMGRAD_VERSION_H_

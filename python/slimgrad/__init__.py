@@ -15,7 +15,7 @@ from .formats import FloatFormat, best_format, expected_error, gradient_scale, r
 from .gradients import LossScale, Prune, Quantize
 from .kept.context import Keeping, keep
 from .kept.settings import Keep
-from .memory import kept_memory, release_memory
+from .memory import cached_memory, empty_cache
 from .pruning import (
     Allocation,
     SparsityWarning,
@@ -65,9 +65,11 @@ __all__ = [
     "TensorStats",
     "allocate",
     "best_format",
+    "cached_memory",
     "compress",
     "decode",
     "derive_seed",
+    "empty_cache",
     "encode",
     "expected_cosine",
     "expected_error",
@@ -77,7 +79,6 @@ __all__ = [
     "gradient_scale",
     "inspect",
     "keep",
-    "kept_memory",
     "load",
     "load_state_dict",
     "log_run",
@@ -91,7 +92,6 @@ __all__ = [
     "quantize",
     "quantize_",
     "relative_error",
-    "release_memory",
     "save",
     "saved_bytes",
     "state_dict",

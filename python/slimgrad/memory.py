@@ -1,18 +1,18 @@
-"""What sparse products and unpacked tensors keep between calls."""
+"""Memory that is cached between calls."""
 
 from __future__ import annotations
 
 from ._library import ops
 
 
-def kept_memory() -> int:
-    """Bytes that sparse backward passes keep for the next one: at most 64 MiB of workspace and
-    128 MiB that gradients have left behind, for all threads together. What keep() has unpacked
-    leaves at most 32 MiB behind."""
-    return ops.kept_memory()
+def cached_memory() -> int:
+    """Bytes that are cached for the next backward pass: at most 64 MiB of workspace of sparse
+    products, 128 MiB of their results' memory and 32 MiB of unpacked tensors' memory, for all
+    threads together."""
+    return ops.cached_memory()
 
 
-def release_memory() -> int:
-    """Gives it all back, and returns how many bytes that was. At any time, from any thread; the
-    next backward pass takes fresh memory, which costs it some time."""
-    return ops.release_memory()
+def empty_cache() -> int:
+    """Returns all cached memory to the system, and how many bytes that was. Safe at any time and
+    from any thread; the next backward pass allocates fresh memory, which takes some time."""
+    return ops.empty_cache()

@@ -14,9 +14,9 @@
 
 namespace slimgrad {
 
-std::size_t kept_memory() { return scratch_pool().kept_bytes() + torch_ops::recycled_bytes(); }
+std::size_t cached_memory() { return scratch_pool().kept_bytes() + torch_ops::recycled_bytes(); }
 
-std::size_t release_memory() {
+std::size_t empty_cache() {
   const std::size_t workspace = scratch_pool().release();
   const std::size_t recycled = torch_ops::release_recycled();
 #ifdef __GLIBC__
@@ -30,8 +30,8 @@ std::size_t release_memory() {
 namespace slimgrad::torch_ops {
 
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
-  m.impl("kept_memory", [] { return static_cast<std::int64_t>(slimgrad::kept_memory()); });
-  m.impl("release_memory", [] { return static_cast<std::int64_t>(slimgrad::release_memory()); });
+  m.impl("cached_memory", [] { return static_cast<std::int64_t>(slimgrad::cached_memory()); });
+  m.impl("empty_cache", [] { return static_cast<std::int64_t>(slimgrad::empty_cache()); });
 }
 
 }  // namespace slimgrad::torch_ops

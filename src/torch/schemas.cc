@@ -111,7 +111,7 @@ TORCH_LIBRARY(slimgrad, m) {
       "container_header(str[] names, str[] types, int[] num_dims, int[] lengths, "
       "int[] payload_bytes, bool has_metadata, str[] metadata) -> Tensor");
 
-  // The state of a gate, by name (torch/apply/gate_ops.cc). What is not given has its default.
+  // The state of a gate, by name (torch/decide/gate_ops.cc). What is not given has its default.
   m.def(
       "new_gate_plan(*, str? prune=None, float? sparsity=None, str? method=None, int? bits=None, "
       "int? exponent_bits=None, int? mantissa_bits=None, str? split=None, "
@@ -137,7 +137,7 @@ TORCH_LIBRARY(slimgrad, m) {
       "-> str[]");
 
   // Neural gradients: the identity forward; backward runs compress_gradient, which reads the
-  // layer's plan, writes plan and stats (torch/apply/plan_tensor.h), and draws with `stream` mixed
+  // layer's plan, writes plan and stats (torch/decide/plan_tensor.h), and draws with `stream` mixed
   // into the seed.
   m.def("gradient_gate(Tensor x, Tensor plan, Tensor stats, int stream) -> Tensor");
   m.def("compress_gradient(Tensor grad, Tensor(a!) plan, Tensor(b!) stats, int stream) -> Tensor");
@@ -171,8 +171,8 @@ TORCH_LIBRARY(slimgrad, m) {
       "-> (int[], float[], float[], float[], float[])");
 
   // Layers with a sparse backward pass. The five tensors are a layer's state
-  // (torch/apply/plan_tensor.h for each product, torch/sparse/product_choice.h); backward reads and
-  // writes them. `wanted`: gradients of x, weight and bias; one that is not wanted comes back
+  // (torch/decide/plan_tensor.h for each product, torch/sparse/product_choice.h); backward reads
+  // and writes them. `wanted`: gradients of x, weight and bias; one that is not wanted comes back
   // empty.
   m.def(
       "sparse_linear(Tensor x, Tensor weight, Tensor? bias, Tensor weight_plan, "
@@ -193,8 +193,8 @@ TORCH_LIBRARY(slimgrad, m) {
       "Tensor(e!) choice, int stream) -> (Tensor, Tensor, Tensor)");
 
   // What sparse products keep between calls, in bytes; and gives it back, returning how much.
-  m.def("kept_memory() -> int");
-  m.def("release_memory() -> int");
+  m.def("cached_memory() -> int");
+  m.def("empty_cache() -> int");
 
   // Which kernels run: the set that does, those that can, those that were compiled. Selecting one
   // is for tests, while no other thread runs any (kernels/dispatch.h). And how the library was

@@ -95,7 +95,7 @@ def test_a_number_of_draws_that_nobody_made_does_not_load():
 
 @pytest.mark.parametrize("step", [2**53, -1, True, 0.5, "1"])
 def test_a_step_that_no_exchange_came_to_does_not_load(step):
-    plan = SimpleNamespace(keys=[])
+    plan = SimpleNamespace(order={})
     with pytest.raises(ValueError, match=r"\[load_state_dict\] expected step"):
         Plan.load_state_dict(plan, {"step": step, "residuals": {}})  # type: ignore[arg-type]
     Plan.load_state_dict(plan, {"step": torch.tensor(7), "residuals": {}})  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def test_the_remedies_silence_it():
 
 
 def test_other_prunings_get_other_remedies():
-    (sentence,) = about_the_model(train(sg.Prune(0.85, allocation="uniform", cap=0.9)))
+    (sentence,) = about_the_model(train(sg.Prune(0.85)))
     assert "Prune(weight=0.85" in sentence
     (sentence,) = about_the_model(train(sg.Prune(0.97, sparse_backward="always")))
     assert "input=0" in sentence and "Prune(weight" not in sentence

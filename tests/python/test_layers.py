@@ -129,7 +129,7 @@ def test_kernels_do_not_allocate(file):
 
 
 # The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
-ROOMS = {"measure", "apply", "coding", "sparse", "fewbit", "kept"}
+ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "kept"}
 
 
 def test_layers_have_the_same_rooms():

@@ -24,7 +24,7 @@
 #include <slimgrad/error.h>
 #include <slimgrad/nn.h>
 
-#include "torch/apply/plan_tensor.h"
+#include "torch/decide/plan_tensor.h"
 
 namespace slimgrad::nn {
 namespace {

@@ -9,7 +9,7 @@
 #include <slimgrad/fit.h>
 
 #include "base/check.h"
-#include "math/apply/partial_mean.h"
+#include "math/measure/partial_mean.h"
 
 namespace slimgrad {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "kernels/apply/apply.h"
 #include "kernels/apply/loop_treatment.h"
-#include "kernels/apply/philox-inl.h"
 #include "kernels/half_float.h"
+#include "kernels/philox-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace slimgrad::kernels {

@@ -10,7 +10,7 @@
 #include <limits>
 
 #if HWY_TARGET != HWY_SCALAR
-#include "kernels/apply/philox-inl.h"
+#include "kernels/philox-inl.h"
 #endif
 #include "kernels/coding/uniform.h"
 #include "kernels/dispatch.h"

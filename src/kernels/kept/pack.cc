@@ -17,10 +17,10 @@
 #include <hwy/highway.h>
 
 #if HWY_TARGET != HWY_SCALAR
-#include "kernels/apply/philox-inl.h"
 #include "kernels/half_float-inl.h"
 #include "kernels/kept/order-inl.h"
 #include "kernels/kept/scales-inl.h"
+#include "kernels/philox-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();

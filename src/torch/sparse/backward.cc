@@ -1,6 +1,6 @@
 // sparse_linear_backward and sparse_conv2d_backward: choose a way, bring the gradient to the gate
-// (arrays/apply/gate_pass.h), multiply what is left; for each of the two products by itself. All
-// state is in the layer's tensors (torch/apply/plan_tensor.h, torch/sparse/product_choice.h).
+// (arrays/decide/gate_pass.h), multiply what is left; for each of the two products by itself. All
+// state is in the layer's tensors (torch/decide/plan_tensor.h, torch/sparse/product_choice.h).
 //
 // A product that is done densely is exact: pruning it would cost time and gain none.
 #include <ATen/core/Tensor.h>
@@ -14,12 +14,12 @@
 
 #include <slimgrad/sparse_layers.h>
 
-#include "arrays/apply/gate_pass.h"
+#include "arrays/decide/gate_pass.h"
 #include "base/check.h"
 #include "base/stopwatch.h"
-#include "torch/apply/gradient_backend.h"
-#include "torch/apply/plan_tensor.h"
 #include "torch/checks.h"
+#include "torch/decide/gradient_backend.h"
+#include "torch/decide/plan_tensor.h"
 #include "torch/errors.h"
 #include "torch/no_gradient.h"
 #include "torch/sparse/product_choice.h"

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/check.h"
-#include "torch/apply/plan_tensor.h"
 #include "torch/checks.h"
+#include "torch/decide/plan_tensor.h"
 
 namespace slimgrad::torch_ops {
 namespace {

@@ -94,7 +94,7 @@ class ProductChoice {
 
 // Throw InvalidArgument, in the name of `op`: for what no sparse product does, and, before a
 // forward pass with x, for tensors that are no state of a layer (check_gate() of
-// torch/apply/plan_tensor.h).
+// torch/decide/plan_tensor.h).
 void check_product_settings(const GradientSettings& settings, const char* op);
 void check_layer_state(const at::Tensor& x, const SparseLayerState& state, const char* op);
 

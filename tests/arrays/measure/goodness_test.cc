@@ -9,7 +9,7 @@
 
 #include "gennorm_sample.h"
 #include "golden.h"
-#include "math/apply/partial_mean.h"
+#include "math/measure/partial_mean.h"
 
 namespace slimgrad {
 namespace {

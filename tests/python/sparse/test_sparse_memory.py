@@ -65,7 +65,7 @@ def resident_bytes():
 
 def test_what_is_kept_is_bounded(layer):
     """Of five times 40 MiB three are kept. So large, malloc gives them back to the system."""
-    sg.release_memory()  # What other tests left in malloc's hands is not to be given back below.
+    sg.empty_cache()  # What other tests left in malloc's hands is not to be given back below.
     held = [input_gradient(layer, shape=(20 << 10, 512)) for _ in range(5)]
     before, freed = resident_bytes(), 2 * held[0].nbytes
     assert 3 * held[0].nbytes <= MOST_KEPT < 4 * held[0].nbytes
@@ -76,16 +76,16 @@ def test_what_is_kept_is_bounded(layer):
 def test_release_gives_it_all_back(layer):
     """The results of 40 MiB that nobody holds any more, and the workspace: of a gradient of 80 MiB,
     whose survivors would take twice that, 32 MiB are held at a time and at most 64 MiB kept."""
-    sg.release_memory()
+    sg.empty_cache()
     x, grad = torch.randn(40 << 10, 512), lognormal((40 << 10, 512))
     results, levels = x.nbytes, []
     for _ in range(3):
         backward(layer, x, grad)
-        kept = sg.kept_memory()
+        kept = sg.cached_memory()
         assert results < kept <= results + 512 * 512 * 4 + WORKSPACE_KEPT
         before = resident_bytes()
-        assert sg.release_memory() == kept
-        assert sg.kept_memory() == 0
+        assert sg.empty_cache() == kept
+        assert sg.cached_memory() == 0
         levels.append(resident_bytes())
         # Of the workspace not every page was written to.
         assert before - levels[-1] > 0.9 * results
@@ -96,19 +96,19 @@ def test_release_reaches_the_memory_of_other_threads(layer):
     def work():
         backward(layer, torch.randn(8 << 10, 512), lognormal((8 << 10, 512)))
 
-    sg.release_memory()
+    sg.empty_cache()
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert sg.kept_memory() > (8 << 10) * 512 * 4
-    sg.release_memory()
-    assert sg.kept_memory() == 0
+    assert sg.cached_memory() > (8 << 10) * 512 * 4
+    sg.empty_cache()
+    assert sg.cached_memory() == 0
 
 
 def test_memory_in_use_survives_a_release(layer):
     grad = input_gradient(layer)
     copy = grad.clone()
-    sg.release_memory()
+    sg.empty_cache()
     for seed in range(3):
         input_gradient(layer, seed)
     assert torch.equal(grad, copy)

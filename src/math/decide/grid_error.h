@@ -1,0 +1,50 @@
+// Errors of rounding to a FloatFormat's grid, in closed form: under a lognormal, and on a
+// histogram.
+#ifndef SLIMGRAD_MATH_DECIDE_GRID_ERROR_H_
+#define SLIMGRAD_MATH_DECIDE_GRID_ERROR_H_
+
+#include <array>
+
+#include <slimgrad/float_format.h>
+#include <slimgrad/tensor_stats.h>
+
+namespace slimgrad {
+
+enum class ErrorKind {
+  kSquared,   // (x_q - x)^2
+  kRelative,  // |x_q - x| / |x|
+};
+
+// The total error, over the histogram's values, of rounding to nearest on the grid at scale
+// 2^scale_exponent: what lies below the smallest grid value becomes zero, what lies above the
+// largest saturates. Values are log-uniform inside a bin. Subnormal float32 magnitudes count as
+// underflow at every scale. Building costs one pass over the histogram, a query one over the
+// octaves.
+class HistogramGridError {
+ public:
+  HistogramGridError(const FloatFormat& format, const LogHistogram& histogram, ErrorKind kind);
+
+  double at(int scale_exponent) const;
+
+  // The scale exponent in [first, last] with the least error; the first of equals.
+  // REQUIRES: first <= last.
+  int best_scale_exponent(int first, int last) const;
+
+ private:
+  static constexpr int kOctaves = 255;  // exponent fields of finite float32; 0 is the subnormals
+
+  const int min_exponent_, max_exponent_;
+  // By exponent field: the error of the octave's values if they underflow, if the grid covers the
+  // octave, if it is the grid's top octave; and their moments, for saturation from above.
+  struct Octave {
+    double underflow = 0, covered = 0, top = 0;
+    double saturated_0 = 0, saturated_1 = 0, saturated_2 = 0;
+  };
+  std::array<Octave, kOctaves> octaves_{};
+  const double top_mantissa_;  // of the largest grid value
+  const ErrorKind kind_;
+};
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_MATH_DECIDE_GRID_ERROR_H_

@@ -1,0 +1,103 @@
+// allocate_plans_ and update_loss_scale_: what looks at all gates at once (slimgrad/gates.h), on
+// the tensors that hold them.
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include <slimgrad/gates.h>
+
+#include "base/check.h"
+#include "torch/checks.h"
+#include "torch/decide/plan_tensor.h"
+#include "torch/errors.h"
+#include "torch/no_gradient.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+// The gates behind the plans and statistics of layers; write() brings back what changed.
+class Gates {
+ public:
+  Gates(at::TensorList plans, at::TensorList stats, const char* op)
+      : lock_(lock_plans()), plans_(plans) {
+    check(plans.size() == stats.size(), op, "as many stats as plans", stats.size(), " and ",
+          plans.size());
+    gates_.reserve(plans.size());  // so that records may point at them
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      check_layer_stats(stats[i], op);
+      gates_.push_back(read_plan(plans[i], op));
+      records_.push_back({&gates_.back(), gate_report(plans[i], stats[i]),
+                          stats_from_tensor(stats[i].slice(0, 0, kStatsTensorSize), op)});
+    }
+  }
+
+  std::span<GateRecord> records() { return records_; }
+  void write() const {
+    for (std::size_t i = 0; i < gates_.size(); ++i) write_plan(gates_[i], plans_[i]);
+  }
+
+ private:
+  const std::unique_lock<std::recursive_mutex> lock_;
+  at::TensorList plans_;
+  std::vector<GateState> gates_;
+  std::vector<GateRecord> records_;
+};
+
+void allocate_plans(at::TensorList plans, at::TensorList stats, std::string_view objective,
+                    std::string_view method, double cap, at::IntArrayRef target_layers,
+                    at::ArrayRef<double> target_cosines) {
+  constexpr const char* kOp = "allocate_plans_";
+  Gates gates(plans, stats, kOp);
+  check(target_layers.size() == target_cosines.size(), kOp,
+        "as many target cosines as target layers", target_cosines.size(), " and ",
+        target_layers.size());
+  std::vector<CosineTarget> targets;
+  for (std::size_t t = 0; t < target_layers.size(); ++t)
+    targets.push_back({static_cast<std::size_t>(target_layers[t]), target_cosines[t]});
+  allocate_sparsity(gates.records(), parse_allocation_objective(objective),
+                    parse_threshold_method(method), cap, targets, kOp);
+  gates.write();
+}
+
+void update_scales(at::TensorList plans, at::TensorList stats, std::int64_t growth_interval) {
+  constexpr const char* kOp = "update_loss_scale_";
+  Gates gates(plans, stats, kOp);
+  update_loss_scale(gates.records(), growth_interval, kOp);
+  gates.write();
+}
+
+// Where nothing is computed: some without values beside others that have some are no state.
+void check_meta_plans(at::TensorList plans, at::TensorList stats, const char* op) {
+  for (std::size_t i = 0; i < std::min(plans.size(), stats.size()); ++i) {
+    check_meta_state(stats[i], plans[i], kPlanSize, op, "plan");
+    check_meta_state(plans[i], stats[i], kLayerStatsSize, op, "stats");
+  }
+}
+void allocate_meta(at::TensorList plans, at::TensorList stats, std::string_view, std::string_view,
+                   double, at::IntArrayRef, at::ArrayRef<double>) {
+  check_meta_plans(plans, stats, "allocate_plans_");
+}
+void update_meta(at::TensorList plans, at::TensorList stats, std::int64_t) {
+  check_meta_plans(plans, stats, "update_loss_scale_");
+}
+
+}  // namespace
+
+// For every device, so that a state elsewhere gets the one error there is for it.
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
+  m.impl("allocate_plans_", ValueErrors<&allocate_plans>::call);
+  m.impl("update_loss_scale_", ValueErrors<&update_scales>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  m.impl("allocate_plans_", no_gradient());
+  m.impl("update_loss_scale_", no_gradient());
+}
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
+  m.impl("allocate_plans_", ValueErrors<&allocate_meta>::call);
+  m.impl("update_loss_scale_", ValueErrors<&update_meta>::call);
+}
+
+}  // namespace slimgrad::torch_ops
