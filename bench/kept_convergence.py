@@ -52,7 +52,6 @@ def settings() -> dict[str, dict]:
             "gradients": sg.Prune(weight=0.9, input=0),
         },
         "kept=2, groups of 32": {"kept": sg.Keep(bits=2, group=32)},
-        "budget=0.15": {"kept": sg.Keep(budget=0.15)},
     }
 
 

@@ -26,8 +26,6 @@ WAYS = [
         for bits in ("8", "4", "2", "exact")
         for more in ("", ", activations=3")
     ],
-    "budget=0.15",
-    "budget=0.15, activations=3",
 ]
 
 
@@ -283,14 +281,9 @@ class Training:
         self.inputs = network.inputs(network.batch)
 
     def options(self) -> dict:
-        """What compress() is given: the way's own words; a budget is one of kept=Keep()."""
-        import slimgrad as sg
-
+        """What compress() is given: the way's own words."""
         pairs = (part.split("=") for part in self.way.split(", "))
-        options = {name: int(value) if value.isdigit() else value for name, value in pairs}
-        if "budget" in options:
-            options["kept"] = sg.Keep(budget=float(options.pop("budget")))
-        return options
+        return {name: int(value) if value.isdigit() else value for name, value in pairs}
 
     def of_batch(self, batch: int) -> None:
         self.inputs = self.network.inputs(batch)

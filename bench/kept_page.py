@@ -1,4 +1,4 @@
-"""docs/kept_measured.md from results/kept.json, kept_convergence.json and kept_budget.json.
+"""docs/kept_measured.md from results/kept.json and kept_convergence.json.
 
     python -m bench.kept_page [--results DIR] [--out docs/kept_measured.md]
 
@@ -28,9 +28,9 @@ parameters; *held* is by how much the process grows meanwhile (inputs were there
 is resident between steps, *peak* the most that is ever resident, of a process of its own with
 `MALLOC_MMAP_THRESHOLD_=65536`. *Batch* is the largest that fits under a limit set with
 `setrlimit(RLIMIT_DATA)`: what torch needs beside the idle process for the batch in the title; it is
-one that fits where one larger by a sixteenth does not. *Budget* is `kept=Keep(budget=)`, behind the
-pass that measures. A process that compiled something has the compiler resident: compare its peak
-less its idle. In bold: bars missed, and where a rival is better.
+one that fits where one larger by a sixteenth does not. A process that compiled something has the
+compiler resident: compare its peak less its idle. In bold: bars missed, and where a rival is
+better.
 """
 
 
@@ -222,41 +222,7 @@ def convergence_section(record: dict) -> list[str]:
     return lines
 
 
-# ---- a budget and the same bits for all ------------------------------------------------------
-
-
-def budget_section(record: dict) -> list[str]:
-    rows = record["rows"]
-    lines = [
-        "## A budget, and the same bits for all",
-        "",
-        f"`{record['command']}` (commit {record['commit']}): the error of all gradients of a batch",
-    ]
-    lines[-1] += " relative to the plain ones, in a network that was trained plainly."
-    lines[-1] += " *Share* is what packed tensors take of their bytes."
-    lines.append("")
-    for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
-        cells = []
-        for row in sorted(own, key=lambda row: (row["share"], row["way"])):
-            bits = ", ".join(
-                f"{count} {f'at {width}' if width != '0' else 'as they are'}"
-                for width, count in row["bits"].items()
-            )
-            cells.append([row["way"], f"{row['share']:.4f}", f"{row['error']:.5f}", bits])
-        lines += _table([model, "share", "error", "tensors by bits"], cells)
-        errors = {row["way"]: row["error"] for row in own}
-        for way, error in errors.items():
-            same = f"budget of {way.removeprefix('kept=')} bits"
-            if way.startswith("kept=") and same in errors:
-                part = errors[same] / error
-                verdict = "" if part < 1 else ": **no better**"
-                lines.append(f"- In the bytes of `{way}`: {part:.2f} of its error{verdict}")
-        lines.append("")
-    return lines
-
-
-def page(kept: dict | None, convergence: dict | None, budget: dict | None = None) -> str:
+def page(kept: dict | None, convergence: dict | None) -> str:
     lines = ["# Everything that backward keeps: measurements", ""]
     lines += [
         "Written by `python -m bench.kept_page` from the records; docs/kept.md says what it is.",
@@ -276,8 +242,6 @@ def page(kept: dict | None, convergence: dict | None, budget: dict | None = None
         parts = (row["part"].split(":")[0] for row in kept["rows"] if row["part"] != "tensor")
         for name in dict.fromkeys(parts):
             lines += network_section(kept["rows"], name)
-    if budget:
-        lines += budget_section(budget)
     if convergence:
         lines += convergence_section(convergence)
     return "\n".join(lines).rstrip() + "\n"
@@ -288,8 +252,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--out", type=Path, default=Path("docs/kept_measured.md"))
     arguments = parser.parse_args()
-    names = ("kept.json", "kept_convergence.json", "kept_budget.json")
-    paths = [arguments.results / name for name in names]
+    paths = [arguments.results / name for name in ("kept.json", "kept_convergence.json")]
     records = [json.loads(path.read_text()) if path.exists() else None for path in paths]
     arguments.out.write_text(page(*records))
 

@@ -38,7 +38,6 @@ BATCH_WAYS = [
     "kept=8",
     "kept=4",
     "kept=4, activations=3",
-    "budget=0.15",
 ]
 
 

@@ -141,11 +141,8 @@ def settings_of(
     if activations is not None:
         settings["activations"] = str(activations)
     if keep is not None:
-        budget = keep.budget
-        settings["kept"] = str(keep.bits) if budget is None else f"budget:{budget:g}"
+        settings["kept"] = str(keep.bits)
         own = {"group": keep.group, "rounding": keep.rounding, "min_elements": keep.min_elements}
-        if budget is not None:
-            own["measure_every"] = keep.measure_every
         settings |= {f"kept_{name}": value for name, value in own.items() if value is not None}
     return settings | {name: value for name, value in gates.items() if value is not None}
 

@@ -93,7 +93,7 @@ def _add(counts: dict[str, int], name: str, count: int) -> None:
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Puts back what a forward pass changes: buffers (running means), the random generator, and the
-    state of what packs saved tensors: draws, and the passes that a budget counts."""
+    draws of what packs saved tensors."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     keepers = {vars(module).get(KEPT) for module in model.modules()}
     states = {k: k.tensors_by_name() for k in keepers if isinstance(k, Keeper)}

@@ -239,22 +239,6 @@ def _pair_of_seconds(packing: float, unpacking: float) -> str:
     return f"{1e3 * packing:.1f} + {1e3 * unpacking:.1f} ms"
 
 
-def _kept_bits(kept: KeptModules, width: int) -> list[str]:
-    """Where a budget spreads them."""
-    lines: list[str] = []
-    budget, modules = kept.settings.budget, kept.bits()
-    if budget is None:
-        return lines
-    for bits in sorted({bits for own in modules.values() for bits in own}):
-        counts = {name: own.count(bits) for name, own in modules.items() if bits in own}
-        what = f"{bits} bits" if bits else "as it is"
-        lines += _named(f"  {what}, {sum(counts.values())} tensors", list(counts), width)
-    if modules and kept.tally.bytes > budget * kept.tally.plain_bytes:
-        share = kept.tally.bytes / kept.tally.plain_bytes
-        lines += wrapped(f"  above the budget: {share:.3f} of the bytes", width, INDENT)
-    return lines
-
-
 def _kept(kept: KeptModules | None, width: int) -> list[str]:
     """What autograd keeps of the last pass."""
     if kept is None:
@@ -267,7 +251,6 @@ def _kept(kept: KeptModules | None, width: int) -> list[str]:
         return lines + wrapped(f"  {why}", width, INDENT)
     sizes = f"{_bytes(tally.plain_bytes)} are {_bytes(tally.bytes)}"
     lines += wrapped(f"  packed, {tally.packed} tensors: {sizes}", width, INDENT)
-    lines += _kept_bits(kept, width)
     expected = _pair_of_seconds(*expected_seconds(tally.work))
     seconds = _pair_of_seconds(tally.packing_seconds, tally.unpacking_seconds)
     times = f"  packing and unpacking took {seconds}; by the speed of the kernels alone {expected}"

@@ -214,10 +214,6 @@ TORCH_LIBRARY(slimgrad, m) {
       "restore_values(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype, int bits, "
       "int group) -> Tensor");
   m.def("kept_bad_groups(Tensor packed) -> int");
-  // gradient^T x of a packed x in the order of its rows, which has as many as the gradient has.
-  m.def(
-      "kept_weight_gradient(Tensor gradient, Tensor packed, SymInt columns, int bits, int group) "
-      "-> Tensor");
   m.def("default_kept_group(int bits) -> int");
   m.def("keep_exact(Tensor x, bool only_masks=False) -> Tensor");
   m.def("restore_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");

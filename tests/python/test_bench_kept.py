@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import slimgrad as sg
-
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # bench is not in the package
 
 from bench import (  # noqa: E402
-    kept_budget,
     kept_convergence,
     kept_memory,
     kept_models,
@@ -67,8 +64,6 @@ def test_what_promises_exactness_steps_as_torch_does(way):
 def test_options_are_the_words_of_the_way():
     assert training("kept=4, activations=3").options() == {"kept": 4, "activations": 3}
     assert training("kept=exact").options() == {"kept": "exact"}
-    kept = {"kept": sg.Keep(budget=0.15), "activations": 3}
-    assert training("budget=0.15, activations=3").options() == kept
 
 
 @pytest.mark.parametrize("guess", [1, 5, 37, 38, 39, 200])
@@ -206,22 +201,6 @@ def rows_of(part: str, **columns) -> list[dict]:
     row = {"case": "a network", "part": part, "commit": "abc", "milliseconds": 1.0, "ratio": 0.0}
     (field, values) = columns.popitem()
     return [{**row, "name": name, field: value} for name, value in values.items()]
-
-
-def test_budgets_are_compared_in_the_same_bytes():
-    torch.manual_seed(0)
-    task = kept_convergence.text_task(kept_convergence.generated_text(20_000), None, 0)
-    rows = kept_budget.rows_of("gpt", task, steps=2, draws=2)
-    by_way = {row["way"]: row for row in rows}
-    for bits in kept_budget.UNIFORM:
-        uniform, same = by_way[f"kept={bits}"], by_way[f"budget of {bits} bits"]
-        assert same["share"] <= uniform["share"] and uniform["bits"] == {}
-        assert same["error"] < 1.5 * uniform["error"]
-    assert all(by_way[f"budget={b}"]["share"] <= b for b in kept_budget.BUDGETS)
-    record = {"command": "python -m x", "commit": "abc", "rows": rows}
-    text = kept_page.page(None, None, record)
-    assert "`python -m x` (commit abc): the error of all gradients of a batch relative" in text
-    assert "- In the bytes of `kept=4`: " in text
 
 
 def test_the_page_says_what_was_missed_and_who_is_better():

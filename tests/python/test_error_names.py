@@ -64,7 +64,6 @@ def test_another_type_is_a_type_error(call):
         lambda: sg.LossScale(growth_interval=5),
         lambda: sg.LossScale("a"),
         lambda: sg.Keep(bits="exact", rounding="nearest"),
-        lambda: sg.Keep(bits=4, measure_every=5),
         lambda: sg.nn.GELU(bits="exact", interval=(-5, 5)),
         lambda: sg.functional.silu(torch.ones(3), bits="exact", weight="uniform"),
         lambda: sg.compress(model(), "fp6", inputs=torch.ones(1, 8)),

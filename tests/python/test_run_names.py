@@ -97,13 +97,13 @@ def test_both_writers_say_what_was_set_and_the_page_says_it(tmp_path, activation
         assert names_on(tmp_path / "page.html") == (wanted, wanted)
 
 
-def test_a_budget_and_forward_passes_in_int4_have_names(tmp_path):
+def test_saved_tensors_and_forward_passes_in_int4_have_names(tmp_path):
     model = network()
-    controller = sg.compress(model, kept=sg.Keep(budget=0.25), seed=1)
+    controller = sg.compress(model, kept=4, seed=1)
     steps(model, lambda step, loss: controller.log(tmp_path / "own", step, loss=loss))
     trainer_lines(tmp_path / "trained", *TRAINER, "--gradients", "none", "--fake-int4")
     write_report([tmp_path / "own", tmp_path / "trained"], tmp_path / "page.html")
-    assert names_on(tmp_path / "page.html")[0] == ["kept budget:0.25", "fake int4"]
+    assert names_on(tmp_path / "page.html")[0] == ["kept 4", "fake int4"]
     (epoch, *_) = [line for line in lines_of(tmp_path / "own") if line["kind"] == "epoch"]
     assert 0 < epoch["kept_bytes"] < epoch["saved_bytes"]
     assert "<th>saved for backward</th>" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from .._arguments import in_the_name_of
 from .._seeds import fresh_seed
 from .._streams import check_stream
-from .keeper import Keeper
+from .keeper import DRAWS, Keeper
 from .settings import Keep
 from .tally import Tally
 
@@ -31,21 +31,24 @@ class Keeping:
         self._keeper.__exit__(*error)
 
     def state_dict(self):
-        """Seed and number of draws, and what a budget measured, as tensors."""
+        """Seed and number of draws, as a tensor."""
         return self._keeper.tensors_by_name()
 
     def load_state_dict(self, state) -> None:
         """Goes on where state_dict() was taken, to the bit."""
         if not isinstance(state, Mapping):
             raise TypeError("[load_state_dict] expected a mapping from names to tensors")
+        self._keeper.check(state)
+        if unknown := sorted(state.keys() - {DRAWS}):
+            raise ValueError(
+                f"[load_state_dict] expected {DRAWS!r} alone, got also {', '.join(unknown)}"
+            )
         self._keeper.load(state)
 
 
 def keep(
-    bits: int | str | None = None,
+    bits: int | str = 8,
     *,
-    budget: float | None = None,
-    measure_every: int = 100,
     group: int | None = None,
     rounding: str = "stochastic",
     min_elements: int = 4096,
@@ -58,11 +61,7 @@ def keep(
             loss = model(x)
         loss.backward()
 
-    bits: 8, 4 or 2 a value, or "exact", which leaves out zeros and loses nothing; by default 8.
-    budget: instead of bits, the share of their plain bytes that all packed tensors may take; each
-        gets the bits that serve the gradients best. Make the object once and enter it in every
-        step: bits follow from what earlier passes met.
-    measure_every: with a budget, measure again after so many passes; 0: only once.
+    bits: 8, 4 or 2 a value, or "exact", which leaves out zeros and loses nothing.
     group: how many neighbours in memory share a scale, 16 to 512, a power of two; by default 256,
         and 64 at 2 bits.
     rounding: "stochastic", so that what is linear in it, as the weight gradients of linear layers
@@ -79,5 +78,5 @@ def keep(
     backward, as it does without.
     """
     with in_the_name_of("keep", "Keep"):
-        settings = Keep(bits, group, rounding, min_elements, budget, measure_every)
+        settings = Keep(bits, group, rounding, min_elements)
     return Keeping(Keeper(settings, fresh_seed(seed), check_stream(stream, "keep")))

@@ -6,7 +6,6 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._library import ops
-from .sensitivity import Met
 from .settings import EXACT
 
 CAST = "cast"  # beside numbers of bits and "exact": the same values in a type as small as they need
@@ -24,7 +23,7 @@ def _check_version(holder: torch.Tensor, saved: int, tensor: str) -> None:
         )
 
 
-def refuse_second_derivatives() -> None:
+def _refuse_second_derivatives() -> None:
     if torch.is_grad_enabled() and torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
             "[keep] expected backward without create_graph=True, as second derivatives of "
@@ -42,27 +41,15 @@ class Words:
     storage: a weak reference to where they were. While it is there no other storage can have its
     place in memory, so that a piece is never taken for another one that came after it.
     is_rounded: whether other values come back than were saved.
-    met: where what backward does with them is written down, in a pass that a budget measures.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "bits",
-        "group",
-        "is_rounded",
-        "met",
-        "storage",
-        "tensor",
-        "version",
-    )
+    __slots__ = ("__weakref__", "bits", "group", "is_rounded", "storage", "tensor", "version")
 
     def __init__(self, plain: torch.Tensor, tensor: torch.Tensor, bits: int | str, group: int):
         self.tensor = tensor
         self.bits = bits
         self.group = group
-        is_short = plain.is_floating_point() and tensor.dtype != plain.dtype
-        self.is_rounded = is_short if bits == CAST else bits != EXACT
-        self.met: Met | None = None
+        self.is_rounded = plain.is_floating_point() if bits == CAST else bits != EXACT
         self.version = plain._version
         self.storage = StorageWeakRef(plain.untyped_storage())
         ops.share_version(tensor, plain)  # tensor._version is from now on that of ``plain``
@@ -84,7 +71,7 @@ class Packed:
         if words.tensor._version != words.version:
             _check_version(words.tensor, words.version, _described(self.dtype, self.size))
         if words.is_rounded:
-            refuse_second_derivatives()
+            _refuse_second_derivatives()
         if words.bits == CAST:
             return words.tensor.to(self.dtype).as_strided(self.size, self.stride)
         if words.bits == EXACT:

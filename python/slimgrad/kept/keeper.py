@@ -16,8 +16,7 @@ from .._library import ops
 from .._seeds import derive_seed
 from .._streams import current_stream
 from .._tracing import records_plain_model
-from . import linear, rules
-from .budget import AS_IS, PLACES, SLOTS, Budget, Pass
+from . import rules
 from .handles import CAST, Copied, Handle, Packed, Plain, Words
 from .settings import EXACT, Keep
 from .tally import Tally
@@ -44,7 +43,6 @@ class Keeper:
     """Packs what autograd saves while its hooks are set, each piece of memory once.
 
     seed, number: its state. Draws are numbered by the tensors that were packed.
-    budget: what chooses their bits, if not the settings; state, too.
     stream: which of the seed's draws; by default those of this process's rank.
     """
 
@@ -53,7 +51,6 @@ class Keeper:
         self.seed = seed
         self.stream = stream
         self.number = 0
-        self.budget = None if settings.budget is None else Budget(settings)
         self._begin()
 
     def _begin(self) -> None:
@@ -62,7 +59,6 @@ class Keeper:
         self._lock = threading.RLock()
         self._inside = threading.local()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
-        self._reads_packed = linear.ReadsPacked(self)
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("settings", "seed", "stream")
@@ -73,52 +69,29 @@ class Keeper:
         self.load(state["saved"])
 
     def __enter__(self) -> None:
-        self._enter(None)
-
-    def _enter(self, module: Any) -> None:
         self._hooks.__enter__()  # It may raise: transforms of torch.func refuse hooks.
         if self._depth() == 0:
             self.tally = Tally()
-            self._inside.by_tiles = linear.LEAST_ROWS is not None
-            # What a checkpoint computes again inside backward is no pass of its own.
-            is_pass = self.budget is not None and torch._C._current_graph_task_id() == -1
-            self._inside.running = self.budget.begin(module) if is_pass else None
         self._inside.depth = self._depth() + 1
-        if self._inside.by_tiles:
-            self._reads_packed.__enter__()
 
     def __exit__(self, *error) -> None:
-        if self._inside.by_tiles:
-            self._reads_packed.__exit__(*error)
         self._hooks.__exit__(*error)
         self._inside.depth -= 1
 
     def _depth(self) -> int:
         return getattr(self._inside, "depth", 0)
 
-    @property
-    def _running(self) -> Pass | None:
-        """The forward pass of this thread, where a budget counts them."""
-        return getattr(self._inside, "running", None)
-
     def run(self, forward: Callable, *args, **kwargs) -> Any:
         """A forward pass whose saved tensors are packed."""
         if not torch.is_grad_enabled() or records_plain_model():
             return forward(*args, **kwargs)
-        self._enter(getattr(forward, "__self__", None))
-        try:
-            result = forward(*args, **kwargs)
-        finally:
-            self.__exit__(None, None, None)
-        if self._running is not None and self._running.measurement is not None:
-            self._running.measurement.watch(result)
-        return result
+        with self:
+            return forward(*args, **kwargs)
 
     # ---- state ------------------------------------------------------------------------------
 
     def tensors_by_name(self) -> dict[str, torch.Tensor]:
-        draws = {DRAWS: torch.tensor([self.seed, self.number], device="cpu")}
-        return draws if self.budget is None else draws | self.budget.tensors_by_name()
+        return {DRAWS: torch.tensor([self.seed, self.number], device="cpu")}
 
     def check(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Raises ValueError for what tensors_by_name() cannot have given."""
@@ -129,19 +102,11 @@ class Keeper:
                 f"{draws!r}"
             )
         counter(draws[1], "load_state_dict", f"the number in {DRAWS!r}")
-        if self._has_budget(saved):
-            Budget.check(saved)
-
-    def _has_budget(self, saved: Mapping[str, torch.Tensor]) -> bool:
-        """Not so, if it was saved under settings without one: then it is measured anew."""
-        return self.budget is not None and {SLOTS, PLACES} <= saved.keys()
 
     def load(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Goes on where tensors_by_name() was taken."""
         self.check(saved)
         self.seed, self.number = saved[DRAWS].tolist()
-        if self._has_budget(saved):
-            self.budget.load(saved)
 
     # ---- hooks ------------------------------------------------------------------------------
 
@@ -163,12 +128,6 @@ class Keeper:
         began = time.perf_counter()
         tensor = handle.unpack()
         self.tally.unpacking_seconds += time.perf_counter() - began
-        measurement = None if self.budget is None else self.budget.measurement
-        if measurement is not None and torch._C._current_graph_task_id() != -1:
-            measurement.unpacking()
-            met = handle.words.met if isinstance(handle, Packed) else None
-            if met is not None and met.measurement is measurement:
-                measurement.unpacked(met, tensor)
         return tensor
 
     def _packed(self, tensor: torch.Tensor, why: str | None) -> tuple[Packed | None, str | None]:
@@ -216,36 +175,17 @@ class Keeper:
             why = rules.LOGARITHM
         if packed is None or packed.numel() == 0:
             return None, why
-        if self._running is not None:
-            self._running.packed_without_choice(plain.nbytes, packed.nbytes)
         return Words(plain, packed, bits, 0), None
 
     def _make_of_bits(self, plain: torch.Tensor) -> tuple[Words | None, str | None]:
-        settings, running = self.settings, self._running
-        bits = settings.bits
-        if self.budget is not None:
-            width = plain.element_size()
-            bits = self.budget.fallback(width) if running is None else running.bits(plain)
-        met = None if running is None else running.measured(plain)
-        if bits == AS_IS:
-            words = Words(plain, _alone(plain), CAST, 0)
-            words.met = met
-            return words, None
-        group = settings.group_at(bits)
+        bits = self.settings.bits
+        group = self.settings.group_at(bits)
         seed = derive_seed(self.seed, current_stream(self.stream))
-        packed = ops.keep_values(plain, bits, group, settings.rounding, seed, self.number)
+        packed = ops.keep_values(plain, bits, group, self.settings.rounding, seed, self.number)
         if ops.kept_bad_groups(packed) > 0:
             return None, rules.NOT_FINITE
         self.number += 1
-        words = Words(plain, packed, bits, group)
-        words.met = met
-        return words, None
-
-
-def _alone(plain: torch.Tensor) -> torch.Tensor:
-    """As it is, but for what would hold a larger storage, or has holes."""
-    is_all = plain.untyped_storage().nbytes() == plain.nbytes
-    return plain if is_all else plain.clone(memory_format=torch.preserve_format)
+        return Words(plain, packed, bits, group), None
 
 
 def _smaller_integers(plain: torch.Tensor) -> torch.Tensor | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import torch
 from torch import nn
 
@@ -110,9 +108,6 @@ class KeptModules:
     ):
         self.settings = settings
         self.keeper = Keeper(settings, seed, stream)
-        if self.keeper.budget is not None:
-            names = ((module, name) for name, module in model.named_modules())
-            self.keeper.budget.module_names = weakref.WeakKeyDictionary(names)
         self.packing = packing_modules(model, selection)
         self.untouched = excluded_modules(model, selection)
         self._attached: dict[str, nn.Module] = {}
@@ -141,23 +136,13 @@ class KeptModules:
         """What the last forward pass saved."""
         return self.keeper.tally
 
-    def bits(self) -> dict[str, list[int]]:
-        """With a budget: by module, the bits of what it saves, 0 for what stays as it is. Nothing,
-        while nothing was measured."""
-        found: dict[str, list[int]] = {}
-        budget = self.keeper.budget
-        for place, slot in ({} if budget is None else budget.slots).items():
-            found.setdefault(budget.names.get(place, ""), []).append(slot.bits)
-        return found
-
     def told(self) -> dict[str, float]:
         """What was set, as numbers: states are compared by it."""
         settings = self.settings
         if settings.bits == EXACT:
             return {"kept bits": 32.0}
-        told = {"kept nearest": float(settings.rounding == "nearest")}
-        if settings.budget is not None:
-            group = {} if settings.group is None else {"kept group": float(settings.group)}
-            return told | group | {"kept budget": float(settings.budget)}
-        told["kept group"] = float(settings.group_at(settings.bits))
-        return told | {"kept bits": float(settings.bits)}
+        return {
+            "kept nearest": float(settings.rounding == "nearest"),
+            "kept group": float(settings.group_at(settings.bits)),
+            "kept bits": float(settings.bits),
+        }

@@ -16,56 +16,29 @@ ROUNDINGS = ("stochastic", "nearest")
 
 @dataclass(frozen=True)
 class Keep:
-    """bits: 8, 4 or 2 a value, or "exact": zeros are left out, and every bit comes back. By default
-        8, or what the budget says.
-    budget: instead of bits, the share of their plain bytes that all packed tensors together may
-        take, above 0 and at most 1. Each gets 8, 4 or 2 bits a value, or stays as it is, so that
-        the error of the gradients is least.
-    measure_every: with a budget, look at steps and gradients again after so many forward passes;
-        0: only once.
+    """bits: 8, 4 or 2 a value, or "exact": zeros are left out, and every bit comes back.
     group: how many neighbours in memory share a scale, 16 to 512; by default 256, and 64 at 2 bits.
     rounding: "stochastic", which is unbiased, or "nearest".
     min_elements: smaller tensors are kept as they are.
     """
 
-    bits: int | str | None = None
+    bits: int | str = 8
     group: int | None = None
     rounding: str = "stochastic"
     min_elements: int = 4096
-    budget: float | None = None
-    measure_every: int = 100
 
     def __post_init__(self) -> None:
-        if self.budget is not None:
-            self._check_budget()
-        elif self.bits is None:
-            object.__setattr__(self, "bits", 8)
         self._check_bits()
         if self.rounding not in ROUNDINGS:
             raise ValueError(
                 f"[Keep] expected rounding to be one of {', '.join(ROUNDINGS)}, got "
                 f"{self.rounding!r}"
             )
-        for name in ("min_elements", "measure_every"):
-            value = getattr(self, name)
-            if not (_is_whole(value) and value >= 0):
-                raise ValueError(f"[Keep] expected {name} >= 0, got {value!r}")
-        if self.budget is None and self.measure_every != Keep.measure_every:
-            raise ValueError(
-                f"[Keep] expected a budget with measure_every, got {self.measure_every} without"
-            )
-
-    def _check_budget(self) -> None:
-        if self.bits is not None:
-            raise ValueError(
-                f"[Keep] expected bits or budget, got bits={self.bits!r} and budget={self.budget!r}"
-            )
-        is_number = isinstance(self.budget, int | float) and not isinstance(self.budget, bool)
-        if not (is_number and 0 < self.budget <= 1):
-            raise ValueError(f"[Keep] expected 0 < budget <= 1, got {self.budget!r}")
+        if not (_is_whole(self.min_elements) and self.min_elements >= 0):
+            raise ValueError(f"[Keep] expected min_elements >= 0, got {self.min_elements!r}")
 
     def _check_bits(self) -> None:
-        is_width = self.bits is None or (_is_whole(self.bits) and self.bits in BITS)
+        is_width = _is_whole(self.bits) and self.bits in BITS
         if self.bits != EXACT and not is_width:
             raise ValueError(f"[Keep] expected bits to be 8, 4, 2 or 'exact', got {self.bits!r}")
         if self.bits == EXACT and self.group is not None:
@@ -85,8 +58,6 @@ class Keep:
         if self.bits == EXACT:
             return "exactly"
         nearest = ", to the nearest" if self.rounding == "nearest" else ""
-        if self.budget is not None:
-            return f"{self.budget:g} of the bytes, bits by what gradients lose{nearest}"
         return f"{self.bits} bits, groups of {self.group_at(self.bits)}{nearest}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .handles import CAST, Copied, Handle, Kind, Packed
+from .handles import Copied, Handle, Kind, Packed
 from .rules import LIVES_ANYWAY
 
 
@@ -35,10 +35,9 @@ class Tally:
         self.packing_seconds += seconds
         if isinstance(handle, Packed):
             words, size = handle.words, tensor.numel()
-            if words.bits != CAST or words.tensor.dtype != handle.dtype:  # else it is as it was
-                kind = (words.bits, words.group, handle.dtype)
-                packed, unpacked = self.work.get(kind, (0, 0))
-                self.work[kind] = (packed + (words not in self._seen) * size, unpacked + size)
+            kind = (words.bits, words.group, handle.dtype)
+            packed, unpacked = self.work.get(kind, (0, 0))
+            self.work[kind] = (packed + (words not in self._seen) * size, unpacked + size)
             if words not in self._seen:
                 self._seen.add(words)
                 self.packed += 1

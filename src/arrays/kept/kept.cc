@@ -64,30 +64,20 @@ std::size_t keep_values(std::span<const T> values, const kept::Format& format, s
 template <typename T>
 void restore_values(std::span<const std::uint32_t> words, const kept::Format& format,
                     const Parallel& parallel, std::span<T> values) {
-  restore_part(words, format, values.size(), 0, parallel, values);
-}
-
-template <typename T>
-void restore_part(std::span<const std::uint32_t> words, const kept::Format& format,
-                  std::size_t num_values, std::size_t first, const Parallel& parallel,
-                  std::span<T> values) {
   kernels::obey_environment();
   parallel(num_tasks(values.size()), [&](std::int64_t index) {
     const std::size_t begin = static_cast<std::size_t>(index) * kTaskValues;
-    const Task task(first + begin, std::min(kTaskValues, values.size() - begin), num_values,
-                    format);
+    const Task task(begin, std::min(kTaskValues, values.size() - begin), values.size(), format);
     kernels::unpack_kept(words.data() + task.first_code, words.data() + task.first_scale, format,
-                         values.subspan(begin, task.count));
+                         values.subspan(task.first, task.count));
   });
 }
 
-#define SLIMGRAD_INSTANTIATE(T)                                                                   \
-  template std::size_t keep_values<T>(std::span<const T>, const kept::Format&, std::uint64_t,     \
-                                      std::uint64_t, const Parallel&, std::span<std::uint32_t>);  \
-  template void restore_values<T>(std::span<const std::uint32_t>, const kept::Format&,            \
-                                  const Parallel&, std::span<T>);                                 \
-  template void restore_part<T>(std::span<const std::uint32_t>, const kept::Format&, std::size_t, \
-                                std::size_t, const Parallel&, std::span<T>);
+#define SLIMGRAD_INSTANTIATE(T)                                                                  \
+  template std::size_t keep_values<T>(std::span<const T>, const kept::Format&, std::uint64_t,    \
+                                      std::uint64_t, const Parallel&, std::span<std::uint32_t>); \
+  template void restore_values<T>(std::span<const std::uint32_t>, const kept::Format&,           \
+                                  const Parallel&, std::span<T>);
 SLIMGRAD_FOR_ELEMENT_TYPES(SLIMGRAD_INSTANTIATE)
 #undef SLIMGRAD_INSTANTIATE
 

@@ -36,12 +36,6 @@ std::size_t keep_values(std::span<const T> values, const kept::Format& format, s
 template <typename T>
 void restore_values(std::span<const std::uint32_t> words, const kept::Format& format,
                     const Parallel& parallel, std::span<T> values);
-// The same for those from `first` on, of an array of num_values.
-// REQUIRES: first is a multiple of kept::kBlockValues.
-template <typename T>
-void restore_part(std::span<const std::uint32_t> words, const kept::Format& format,
-                  std::size_t num_values, std::size_t first, const Parallel& parallel,
-                  std::span<T> values);
 
 // ---- exactly -----------------------------------------------------------------------------------
 //

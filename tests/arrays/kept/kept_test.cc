@@ -53,22 +53,6 @@ TEST(KeptArrays, DoNotDependOnWhoPacksWhat) {
   }
 }
 
-TEST(KeptArrays, PartsAreThoseOfTheWhole) {
-  const std::vector<float> values = relu_values(200'003);
-  for (const int bits : {8, 4, 2}) {
-    const kept::Format format = kept_format("test", bits, 0, "stochastic");
-    std::vector<std::uint32_t> words(kept::num_words(values.size(), format));
-    keep_values<float>(values, format, 1, 2, one_by_one, words);
-    std::vector<float> whole(values.size());
-    restore_values<float>(words, format, one_by_one, whole);
-    for (const std::size_t first : {0, 512, 99 * 512, 390 * 512}) {
-      std::vector<float> part(std::min<std::size_t>(70'001, values.size() - first));
-      restore_part<float>(words, format, values.size(), first, from_last_on_threads, part);
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + std::ptrdiff_t(first)));
-    }
-  }
-}
-
 TEST(KeptArrays, CountBadGroups) {
   std::vector<float> values = relu_values(100'000);
   values[70'000] = values[70'001] = values[99'999] = std::numeric_limits<float>::quiet_NaN();

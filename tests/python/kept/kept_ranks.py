@@ -33,9 +33,8 @@ def train(rank, world, port, results, kind):
     model = Gpt()
     if kind == "fsdp, converted after":
         _sharded(model)
-    kept = sg.Keep(budget=0.27, measure_every=3) if kind.endswith("budget") else 8
-    controller = sg.compress(model, kept=kept, seed=5)
-    if kind in ("fsdp", "fsdp, budget"):
+    controller = sg.compress(model, kept=8, seed=5)
+    if kind == "fsdp":
         _sharded(model)
     wrapped = DistributedDataParallel(model) if kind.startswith("ddp") else model
     own = []

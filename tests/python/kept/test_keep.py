@@ -508,6 +508,8 @@ def test_a_state_goes_on_to_the_bit():
     assert same(step(other), expected)
     with pytest.raises(ValueError, match="expected 'draws', an int64 tensor"):
         other.load_state_dict({})
+    with pytest.raises(ValueError, match="expected 'draws' alone, got also places, slots"):
+        other.load_state_dict(state | {"slots": torch.zeros(0, 8), "places": torch.zeros(0, 3)})
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_summary():
     "how",
     [
         {"kept": 4, "gradients": "fp8"},
-        {"kept": sg.Keep(budget=0.15, measure_every=4), "activations": 3},  # in the rest, too
+        {"kept": 2, "activations": 3},
     ],
 )
 def test_a_resumed_run_goes_on_to_the_bit(how):
@@ -219,6 +219,23 @@ def test_a_resumed_run_goes_on_to_the_bit(how):
         part.load_state_dict(state)
     rest = run(None, gpt_step, 3, 3, model, optimizer, controller)[0]
     assert losses + rest == whole
+
+
+def test_a_state_of_bits_by_tensor_warns():
+    """Version 0.1 wrote such states; the draws go on, and the bits are those that are set."""
+    model, controller = fresh(kept=4)
+    gradients(model, gpt_step)
+    state = controller.state_dict()
+    number = controller.kept.keeper.number
+    del state["setting:kept bits"]
+    state["setting:kept budget"] = torch.tensor(0.15, dtype=torch.float64)
+    state["slimgrad_kept.slots"] = torch.zeros(1, 8, dtype=torch.float64)
+    state["slimgrad_kept.places"] = torch.zeros(1, 3, dtype=torch.int64)
+    controller.remove()
+    other = sg.compress(model, kept=4)
+    with pytest.warns(sg.StateWarning, match="kept budget none, the state has 0.15"):
+        other.load_state_dict(state)
+    assert other.kept.keeper.number == number > 0
 
 
 def test_a_state_of_other_settings_warns():

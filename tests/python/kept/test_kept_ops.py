@@ -136,8 +136,6 @@ def test_opcheck():
     torch.library.opcheck(ops.keep_values, (x, 4, 0, "stochastic", 1, 2))
     arguments = (words, list(x.shape), list(x.stride()), torch.float32, 4, 0)
     torch.library.opcheck(ops.restore_values, arguments)
-    gradient = torch.randn(5, 3)
-    torch.library.opcheck(ops.kept_weight_gradient, (gradient, words, 1000, 4, 0))
     exact = ops.keep_exact(x.relu())
     torch.library.opcheck(ops.restore_exact, (exact, [5, 1000], [1000, 1], torch.float32))
 
@@ -180,30 +178,6 @@ def test_sharing_a_version_says_what_it_changes():
             "the bytes that keep_exact gave",
         ),
         (lambda x: ops.kept_bad_groups(x), "packed words"),
-        (
-            lambda x: ops.kept_weight_gradient(x.int().view(10, 10), packed(x), 10, 8, 0),
-            r"\[kept_weight_gradient\] expected x of type float32",
-        ),
-        (
-            lambda x: ops.kept_weight_gradient(x, packed(x), 1, 8, 0),
-            "a gradient with rows and columns, got 1 dimensions",
-        ),
-        (
-            lambda x: ops.kept_weight_gradient(x.view(10, 10), packed(x).long(), 10, 8, 0),
-            "one-dimensional Int tensor",
-        ),
-        (
-            lambda x: ops.kept_weight_gradient(x.view(10, 10), packed(x), 300, 8, 0),
-            r"\[kept_weight_gradient\] expected as many words",
-        ),
-        (
-            lambda x: ops.kept_weight_gradient(x.view(10, 10), packed(x), 0, 8, 0),
-            "a positive number of columns, got 0",
-        ),
-        (
-            lambda x: ops.kept_weight_gradient(x.view(10, 10), packed(x), 10, 5, 0),
-            "expected bits to be 8, 4 or 2, got 5",
-        ),
     ],
 )
 def test_errors_say_what_was_expected(call, text):
