@@ -43,30 +43,22 @@ TORCH_LIBRARY(slimgrad, m) {
       "steps(str activation, int bits, float low, float high, str weight) "
       "-> (Tensor, Tensor, float, bool)");
 
-  // Quantizing and pruning. Results keep the type, shape and strides of x. `counted` adds the
-  // number of zeros, of values at +-threshold and of NaN and Inf, as an int64 tensor. What works in
-  // place returns nothing, because torch.compile refuses custom ops whose result is their argument.
+  // Quantizing and pruning. Results keep the type, shape and strides of x. What works in place
+  // returns nothing, because torch.compile refuses custom ops whose result is their argument.
   m.def(
       "quantize(Tensor x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
       "str underflow, SymInt seed) -> Tensor");
   m.def(
       "quantize_(Tensor(a!) x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
       "str underflow, SymInt seed) -> ()");
-  m.def(
-      "quantize_counted(Tensor x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
-      "str underflow, SymInt seed) -> (Tensor, Tensor)");
   m.def("prune(Tensor x, float threshold, SymInt seed) -> Tensor");
   m.def("prune_(Tensor(a!) x, float threshold, SymInt seed) -> ()");
-  m.def("prune_counted(Tensor x, float threshold, SymInt seed) -> (Tensor, Tensor)");
   m.def(
       "prune_quantize(Tensor x, float threshold, int exponent_bits, int mantissa_bits, "
       "float scale, str rounding, str underflow, SymInt seed) -> Tensor");
   m.def(
       "prune_quantize_(Tensor(a!) x, float threshold, int exponent_bits, int mantissa_bits, "
       "float scale, str rounding, str underflow, SymInt seed) -> ()");
-  m.def(
-      "prune_quantize_counted(Tensor x, float threshold, int exponent_bits, int mantissa_bits, "
-      "float scale, str rounding, str underflow, SymInt seed) -> (Tensor, Tensor)");
 
   // Codes of exactly as many bits as the format has, in the order of a contiguous x.
   m.def(

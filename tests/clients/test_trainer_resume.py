@@ -69,12 +69,12 @@ def trainer_of(folder, model, callbacks, steps_an_epoch=3, accumulate=1, make=No
     )
 
 
-def run(folder, what, seed, resume=None, dropout=0.0, **options):
+def run(folder, what, seed, resume=None, dropout=0.0, named=None, **options):
     """Everything in a new program: a model with other weights, a controller with other seeds."""
     model = bert(dropout, seed)
     controller = compress(model, what, seed)
     callback = SlimgradCallback(controller, log_every=None, **callback_options(what))
-    trainer = trainer_of(folder, model, [callback], **options)
+    trainer = trainer_of(folder, model, [callback], resume_from_checkpoint=named, **options)
     trainer.train(resume_from_checkpoint=resume)
     return run_of(model, controller)
 
@@ -114,24 +114,22 @@ def test_the_last_checkpoint_is_found(interrupted, tmp_path):
     assert differences(whole, run(tmp_path, "scheduled", seed=2, resume=True)) == []
 
 
-def test_a_checkpoint_may_be_anywhere(interrupted, tmp_path):
+def test_a_checkpoint_named_by_the_arguments_may_be_anywhere(interrupted, tmp_path):
     """Neither where the run writes to nor named as the Trainer names it."""
     whole, folder = interrupted
     shutil.copytree(folder / "checkpoint-4", tmp_path / "kept")
-    resumed = run(tmp_path / "elsewhere", "scheduled", seed=2, resume=str(tmp_path / "kept"))
+    kept = str(tmp_path / "kept")
+    resumed = run(tmp_path / "elsewhere", "scheduled", seed=2, resume=kept, named=kept)
     assert differences(whole, resumed) == []
 
 
-def test_a_checkpoint_named_by_the_arguments(interrupted, tmp_path):
-    """As the Trainer's own scripts do."""
-    whole, folder = interrupted
-    model = bert(seed=2)
-    controller = compress(model, "scheduled", seed=2)
-    callback = SlimgradCallback(controller, **callback_options("scheduled"))
-    checkpoint = str(folder / "checkpoint-4")
-    trainer = trainer_of(tmp_path, model, [callback], resume_from_checkpoint=checkpoint)
-    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
-    assert differences(whole, run_of(model, controller)) == []
+def test_a_checkpoint_elsewhere_that_is_not_named_is_told(interrupted, tmp_path):
+    checkpoint = str(interrupted[1] / "checkpoint-4")
+    words = (
+        r"checkpoint-4 has no state .* name that in TrainingArguments\(resume_from_checkpoint=\)"
+    )
+    with pytest.warns(sg.StateWarning, match=words):
+        run(tmp_path, "scheduled", seed=2, resume=checkpoint)
 
 
 @pytest.mark.parametrize("what", ["scheduled", "warm-up", "loss scale"])
@@ -150,9 +148,10 @@ def test_another_schedule_is_told(interrupted, tmp_path):
     model = bert(seed=2)
     controller = compress(model, "scheduled", seed=2)
     callback = SlimgradCallback(controller, schedule={0: 0.6})
-    trainer = trainer_of(tmp_path, model, [callback])
+    checkpoint = str(interrupted[1] / "checkpoint-4")
+    trainer = trainer_of(tmp_path, model, [callback], resume_from_checkpoint=checkpoint)
     with pytest.warns(sg.StateWarning, match="sparsity 0.6, the state has"):
-        trainer.train(resume_from_checkpoint=str(interrupted[1] / "checkpoint-4"))
+        trainer.train(resume_from_checkpoint=checkpoint)
     assert {row["sparsity_wanted"] for row in controller.report().values()} == {0.6}
 
 
@@ -196,17 +195,20 @@ def test_a_product_that_is_not_pruned_stays_so(tmp_path):
     assert controller.prune.products == {"weight": 0.5, "input": 0.0}
 
 
-def test_statistics_go_to_the_loggers_and_not_to_the_console(tmp_path, capsys):
+@pytest.mark.parametrize("is_given", [True, False])
+def test_statistics_go_to_the_loggers_and_not_to_the_console(is_given, tmp_path, capsys):
+    """To loggers if the callback is given the Trainer, to its history always."""
     model, recorder = bert(), Recorder()
     recorder.controller = controller = compress(model, "fp6", seed=1)
-    callback = SlimgradCallback(controller, log_every=3)
-    trainer = trainer_of(tmp_path, model, [recorder, callback], save_strategy="no")
+    trainer = trainer_of(tmp_path, model, [recorder], save_strategy="no")
+    given = {"trainer": trainer} if is_given else {}
+    trainer.add_callback(SlimgradCallback(controller, log_every=3, **given))
     trainer.train()
     ours = [(step, logs) for step, logs in recorder.logs if "slimgrad/cosine/classifier" in logs]
-    assert [step for step, _ in ours] == [3, 6]
+    assert [step for step, _ in ours] == ([3, 6] if is_given else [])
     statistics = ("sparsity", "cosine", "relative_error", "log_std", "scale")
     names = {f"slimgrad/{key}/{name}" for key in statistics for name in controller.converted}
-    assert set(ours[0][1]) == names
+    assert all(set(logs) == names for _, logs in ours)
     history = [row for row in trainer.state.log_history if "slimgrad/scale/classifier" in row]
     assert [row["step"] for row in history] == [3, 6]
     assert "slimgrad/" not in capsys.readouterr().out

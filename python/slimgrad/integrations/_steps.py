@@ -176,10 +176,10 @@ class ControllerSteps:
         self._follow_schedule()  # The state has its sparsity, and compares.
         self.controller.load_state_dict(state)
 
-    def start_anew(self, where: str, rank: int) -> None:
-        """A run is resumed, and there is no state: one word about it, for all ranks."""
+    def start_anew(self, where: str, rank: int, advice: str = "") -> None:
+        """A run is resumed, and there is no state: one warning for all ranks."""
         if rank == 0:
-            warnings.warn(MISSING.format(where=where), StateWarning, stacklevel=3)
+            warnings.warn(MISSING.format(where=where) + advice, StateWarning, stacklevel=3)
         if self.controller._loaded is not None:
             self.controller._loaded.state_loaded()  # It would say so, too.
 

@@ -4,11 +4,8 @@ compression with the Trainer's checkpoints, logs what the layers do, drives the 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from torch import nn
 
@@ -17,7 +14,7 @@ from ._steps import ControllerSteps, of_rank
 
 try:
     from safetensors.torch import load_file, save_file
-    from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+    from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 except ModuleNotFoundError as error:
     if error.name not in ("transformers", "safetensors"):
         raise
@@ -25,6 +22,12 @@ except ModuleNotFoundError as error:
         f"[slimgrad.integrations.transformers] expected the package {error.name}, which is not "
         "installed: pip install transformers accelerate"
     ) from error
+
+
+ELSEWHERE = (
+    ". If the run was resumed from a checkpoint elsewhere, name that in "
+    "TrainingArguments(resume_from_checkpoint=), too"
+)
 
 
 def state_file(folder: str | os.PathLike, rank: int = 0) -> Path:
@@ -39,28 +42,34 @@ class SlimgradCallback(TrainerCallback):
 
     controller: what compress() returned; or a function of the model that calls compress(), for a
         Trainer with model_init. It is called when training begins.
-    log_every: so many optimizer steps apart the statistics of every layer go to the Trainer's
-        log_history and to what it reports to (not to the console), and what
-        controller.warnings() says becomes a warning, once each. None: neither.
+    trainer: the Trainer that it is added to, if what that reports to is to get the statistics:
+        trainer.add_callback(SlimgradCallback(controller, trainer=trainer)). None: they are in the
+        Trainer's log_history alone.
+    log_every: the number of optimizer steps after which the statistics of every layer are logged
+        (not to the console), and what controller.warnings() says becomes a warning, once each.
+        None: neither.
     schedule: sparsity by optimizer step, {0: 0.5, 1000: 0.85}, linear in between. That of
         compress() counts backward passes: with gradient accumulation these are more.
     refresh: "epoch", or a number of optimizer steps after which layers are planned anew; together
         with compress(refresh=0). None leaves it to compress().
 
     A checkpoint gets a file slimgrad.safetensors, one for each rank. A run that is resumed from it
-    goes on as if it had not been interrupted.
+    goes on as if it had not been interrupted. The state is read from the folder that
+    TrainingArguments(resume_from_checkpoint=) names, or else from the checkpoint of that step in
+    output_dir: transformers does not tell callbacks what train() was given.
     """
 
     def __init__(
         self,
         controller: Controller | Callable[[nn.Module], Controller],
         *,
+        trainer: Trainer | None = None,
         log_every: int | None = 100,
         schedule: Mapping[int, float] | None = None,
         refresh: str | int | None = None,
     ):
         self._steps = ControllerSteps(controller, log_every, schedule, refresh)
-        self._trainer: Any = None
+        self._trainer = trainer
         self._epoch_began = False
 
     @property
@@ -72,19 +81,16 @@ class SlimgradCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         self._steps.begin(model)
-        self._trainer, folder = _calling_trainer()
         # An epoch in whose midst the run was interrupted is begun a second time.
         self._epoch_began = state.global_step > 0 and state.epoch % 1 != 0
         if state.global_step == 0:
             return
-        folder = folder or args.resume_from_checkpoint
-        if not isinstance(folder, str | os.PathLike):
-            folder = _checkpoint_folder(args, state)  # type: ignore[assignment]
+        folder = args.resume_from_checkpoint or _checkpoint_folder(args, state)
         files = {rank: state_file(folder, rank) for rank in (0, args.process_index)}
         states = {rank: file for rank, file in files.items() if file.is_file()}
         file = of_rank(states, args.process_index, str(folder))
         if file is None:
-            self._steps.start_anew(str(folder), args.process_index)
+            self._steps.start_anew(str(folder), args.process_index, ELSEWHERE)
         else:
             self._steps.resume(load_file(file), step=state.global_step - 1)
 
@@ -99,9 +105,6 @@ class SlimgradCallback(TrainerCallback):
         # A checkpoint is pushed before on_save().
         if self.controller is not None and _checkpoint_folder(args, state).is_dir():
             self.on_save(args, state, control)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        self._trainer = None
 
     # ---- while it runs ----------------------------------------------------------------------
 
@@ -121,8 +124,8 @@ class SlimgradCallback(TrainerCallback):
             self._steps.warn()
         state.log_history.append({**statistics, "epoch": state.epoch, "step": state.global_step})
         # As Trainer.log() does, but for those who would print hundreds of figures.
-        handler = getattr(self._trainer, "callback_handler", None)
-        for callback in [] if handler is None else handler.callbacks:
+        trainer = self._trainer
+        for callback in [] if trainer is None else trainer.callback_handler.callbacks:
             if callback is not self and not isinstance(
                 callback, PrinterCallback | ProgressCallback
             ):
@@ -131,19 +134,3 @@ class SlimgradCallback(TrainerCallback):
 
 def _checkpoint_folder(args, state) -> Path:
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"
-
-
-def _calling_trainer() -> tuple[Any, str | None]:
-    """The Trainer that called the callback, and the checkpoint that it resumes from.
-
-    Callbacks are told neither, and the folder is an argument of train() that is kept nowhere else
-    (True means the last one, which train() looks up): so we read it where it is. In a loop without
-    such a frame there is no Trainer, and the folder is guessed from its arguments.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        trainer = frame.f_locals.get("self")
-        if hasattr(trainer, "callback_handler") and "resume_from_checkpoint" in frame.f_locals:
-            return trainer, frame.f_locals["resume_from_checkpoint"]
-        frame = frame.f_back
-    return None, None

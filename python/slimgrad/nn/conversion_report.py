@@ -15,7 +15,8 @@ class ConversionReport:
     """``converted``: (name, what it was, what it is). ``left``: (name, what it is, why).
 
     ``kept``: by name, what a converted one keeps for backward, in words. ``looked``: whether
-    activations were looked for at all; ``with_inputs``: whether a forward pass helped.
+    activations were looked for at all; ``with_inputs``: whether a forward pass
+    looked for those that are called as functions.
     """
 
     converted: list[tuple[str, str, str]] = field(default_factory=list)
@@ -34,10 +35,7 @@ class ConversionReport:
         where = "no module of the model has a few-bit form"
         if self.with_inputs:
             return f"nothing was converted: {where}, and forward calls no activation as a function"
-        return (
-            f"nothing was converted: {where}, and its code shows no activation that is called as a "
-            "function; inputs= makes sure"
-        )
+        return f"nothing was converted: {where}; inputs= finds activations called as functions"
 
     def __str__(self) -> str:
         lines = [self.nothing] if self.nothing else []

@@ -2,8 +2,8 @@
 
 Modules are converted: torch.nn's activations, Dropout and MaxPool2d, and the activation classes of
 the ``transformers`` package. A functional call inside some forward, such as ``F.gelu(x)``, cannot
-be exchanged from outside: it is found and reported, by one forward pass with sample inputs, or by
-reading the code (functional_calls.py).
+be exchanged from outside: with sample inputs, one forward pass finds it, and it is reported
+(functional_calls.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 from ..fewbit import WEIGHT, check_bits, table_for
 from . import activations as fewbit
 from .conversion_report import ConversionReport
-from .functional_calls import find_functional_calls, seeming_functional_calls
+from .functional_calls import find_functional_calls
 from .masks import Dropout, MaxPool2d
 
 Make = Callable[[nn.Module, Any], nn.Module]
@@ -154,8 +154,8 @@ def convert_activations(
 
     ``bits`` is 1 to 4, or "exact": then GELU, SiLU and Mish keep their output and one bit, and the
     others 4 bits. ``include(name, module)`` chooses. ``masks=False`` leaves Dropout and MaxPool2d.
-    With ``inputs`` one forward pass looks for activations that are called as functions; without,
-    the code of the model's classes is read, and what seems to be such a call is reported.
+    With ``inputs`` one forward pass looks for activations that are called as functions, and the
+    report names them; without, it says nothing of them.
 
     Sigmoid and Tanh are left as they are, because they keep their output alone, which the next
     layer keeps anyway, and because a loss may divide by their slope, which no table follows in its
@@ -192,25 +192,15 @@ def convert_activations(
             if new is not None:
                 done[id(child)] = new
                 setattr(parent, child_name, new)
-    report.left += _functional_calls(model, inputs)
+    if inputs is not None:
+        why = "called as a function inside forward: use slimgrad.functional there"
+        calls = find_functional_calls(model, inputs, _is_known)
+        report.left += [(*call, why) for call in calls]
     return report
 
 
 def _is_known(module: nn.Module) -> bool:
     return isinstance(module, (*_CONVERTERS, fewbit.Stepwise)) or _is_transformers(module)
-
-
-def _functional_calls(model: nn.Module, inputs: Any) -> list[tuple[str, str, str]]:
-    """Rows for ``left``."""
-    if inputs is not None:
-        why = "called as a function inside forward: use slimgrad.functional there"
-        return [(*call, why) for call in find_functional_calls(model, inputs, _is_known)]
-    rows = []
-    for layer, function, where in seeming_functional_calls(model, _is_known):
-        there = "a module of slimgrad.nn" if "held" in where else "slimgrad.functional"
-        why = f"seems to call {function} as a function, {where}: use {there}; inputs= makes sure"
-        rows.append((layer, function, why))
-    return rows
 
 
 def _convert_one(

@@ -21,13 +21,12 @@ namespace slimgrad::torch_ops {
 // On the CPU, threaded. The fast version. Throw InvalidArgument, in the name of `op`.
 ApplyCounts apply_cpu(const char* op, const Treatment& treatment, const at::Tensor& in,
                       const at::Tensor& out);
-at::Tensor apply_cpu(const char* op, const Treatment& treatment, const at::Tensor& x,
-                     ApplyCounts* counts = nullptr);
+at::Tensor apply_cpu(const char* op, const Treatment& treatment, const at::Tensor& x);
 // In place.
-ApplyCounts apply_cpu_(const char* op, const Treatment& treatment, const at::Tensor& x);
+void apply_cpu_(const char* op, const Treatment& treatment, const at::Tensor& x);
 
 // On any device, in ATen's operators: many passes, same bits. (Where the device's float32 division
-// is IEEE's.) `counts`, if wanted, is an int64 tensor as in counts_tensor().
+// is IEEE's.) `counts`, if wanted, is an int64 tensor: zeros, at_threshold, nonfinite.
 at::Tensor apply_aten(const char* op, const Treatment& treatment, const at::Tensor& x,
                       at::Tensor* counts = nullptr);
 
@@ -44,9 +43,6 @@ inline Quantizer quantizer_of(std::int64_t exponent_bits, std::int64_t mantissa_
   return {FloatFormat(narrow(exponent_bits), narrow(mantissa_bits)), scale,
           parse_rounding(rounding), parse_underflow(underflow)};
 }
-
-// zeros, at_threshold, nonfinite.
-at::Tensor counts_tensor(const ApplyCounts& counts);
 
 // Whether x is worked on where it lies.
 inline bool is_dense(const at::Tensor& x) { return x.is_non_overlapping_and_dense(); }

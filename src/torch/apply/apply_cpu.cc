@@ -1,5 +1,4 @@
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -33,32 +32,19 @@ ApplyCounts apply_cpu(const char* op, const Treatment& treatment, const at::Tens
   return counts;
 }
 
-at::Tensor apply_cpu(const char* op, const Treatment& treatment, const at::Tensor& x,
-                     ApplyCounts* counts) {
+at::Tensor apply_cpu(const char* op, const Treatment& treatment, const at::Tensor& x) {
   check_float_dtype(x, op);
   const at::Tensor dense = is_dense(x) ? x : x.contiguous();
   const at::Tensor out = at::empty_like(dense);
-  const ApplyCounts found = apply_cpu(op, treatment, dense, out);
-  if (counts != nullptr) *counts = found;
+  apply_cpu(op, treatment, dense, out);
   return out;
 }
 
-ApplyCounts apply_cpu_(const char* op, const Treatment& treatment, const at::Tensor& x) {
+void apply_cpu_(const char* op, const Treatment& treatment, const at::Tensor& x) {
   check_float_dtype(x, op);
-  if (is_dense(x)) return apply_cpu(op, treatment, x, x);
-  const at::Tensor dense = x.contiguous();
-  const ApplyCounts counts = apply_cpu(op, treatment, dense, dense);
-  x.copy_(dense);
-  return counts;
-}
-
-at::Tensor counts_tensor(const ApplyCounts& counts) {
-  at::Tensor result = at::empty({3}, at::TensorOptions().dtype(at::kLong));
-  auto* values = result.data_ptr<std::int64_t>();
-  values[0] = static_cast<std::int64_t>(counts.zeros);
-  values[1] = static_cast<std::int64_t>(counts.at_threshold);
-  values[2] = static_cast<std::int64_t>(counts.nonfinite);
-  return result;
+  const at::Tensor dense = is_dense(x) ? x : x.contiguous();
+  apply_cpu(op, treatment, dense, dense);
+  if (!is_dense(x)) x.copy_(dense);
 }
 
 }  // namespace slimgrad::torch_ops

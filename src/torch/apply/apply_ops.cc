@@ -1,7 +1,5 @@
-// The ops quantize, prune and prune_quantize: out of place, in place (name_) and with counts
-// (name_counted).
+// The ops quantize, prune and prune_quantize: out of place and in place (name_).
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
@@ -13,25 +11,18 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-using Pair = std::tuple<at::Tensor, at::Tensor>;
-
 struct OpTreatment {
   const char* op;  // for errors
   Treatment treatment;
 };
 
-// The three ways of each op, on the CPU, on any device, and for shapes alone.
+// Both ways of each op, on the CPU, on any device, and for shapes alone.
 struct Cpu {
   static at::Tensor fresh(const OpTreatment& applied, const at::Tensor& x) {
     return apply_cpu(applied.op, applied.treatment, x);
   }
   static void in_place(const OpTreatment& applied, at::Tensor& x) {
     apply_cpu_(applied.op, applied.treatment, x);
-  }
-  static Pair counted(const OpTreatment& applied, const at::Tensor& x) {
-    ApplyCounts counts;
-    at::Tensor result = apply_cpu(applied.op, applied.treatment, x, &counts);
-    return {result, counts_tensor(counts)};
   }
 };
 
@@ -42,11 +33,6 @@ struct Aten {
   static void in_place(const OpTreatment& applied, at::Tensor& x) {
     x.copy_(apply_aten(applied.op, applied.treatment, x));
   }
-  static Pair counted(const OpTreatment& applied, const at::Tensor& x) {
-    at::Tensor counts;
-    at::Tensor result = apply_aten(applied.op, applied.treatment, x, &counts);
-    return {result, counts};
-  }
 };
 
 struct Shapes {
@@ -56,9 +42,6 @@ struct Shapes {
   }
   static void in_place(const OpTreatment& applied, at::Tensor& x) {
     check_float_dtype(x, applied.op);
-  }
-  static Pair counted(const OpTreatment& applied, const at::Tensor& x) {
-    return {fresh(applied, x), at::empty({3}, x.options().dtype(at::kLong))};
   }
 };
 
@@ -105,13 +88,10 @@ void register_ways(torch::Library& m) {
   constexpr auto kBoth = &prune_quantize_with<Seed>;
   m.impl("quantize", ValueErrors<&Op<&Way::fresh, kQuantize>::call>::call);
   m.impl("quantize_", ValueErrors<&Op<&Way::in_place, kQuantize>::call>::call);
-  m.impl("quantize_counted", ValueErrors<&Op<&Way::counted, kQuantize>::call>::call);
   m.impl("prune", ValueErrors<&Op<&Way::fresh, kPrune>::call>::call);
   m.impl("prune_", ValueErrors<&Op<&Way::in_place, kPrune>::call>::call);
-  m.impl("prune_counted", ValueErrors<&Op<&Way::counted, kPrune>::call>::call);
   m.impl("prune_quantize", ValueErrors<&Op<&Way::fresh, kBoth>::call>::call);
   m.impl("prune_quantize_", ValueErrors<&Op<&Way::in_place, kBoth>::call>::call);
-  m.impl("prune_quantize_counted", ValueErrors<&Op<&Way::counted, kBoth>::call>::call);
 }
 
 }  // namespace
@@ -121,8 +101,7 @@ TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) { register_ways<Aten,
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) { register_ways<Shapes, c10::SymInt>(m); }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   for (const char* name :
-       {"quantize", "quantize_", "quantize_counted", "prune", "prune_", "prune_counted",
-        "prune_quantize", "prune_quantize_", "prune_quantize_counted"})
+       {"quantize", "quantize_", "prune", "prune_", "prune_quantize", "prune_quantize_"})
     m.impl(name, no_gradient());
 }
 

@@ -135,15 +135,6 @@ def test_aten_implementation_gives_the_same_bits(dtype, rounding, underflow, sca
         for format in [(3, 2), (3, 0), (7, 0)]:
             arguments = (*format, scale, rounding, underflow, -5)
             assert same(ops.quantize(x, *arguments), aten(ops.quantize, x, *arguments))
-            y, counts = ops.quantize_counted(x, *arguments)
-            y_aten, counts_aten = aten(ops.quantize_counted, x, *arguments)
-            assert same(y, y_aten) and torch.equal(counts, counts_aten)
-
-
-def test_counts():
-    x = with_specials(gradient((10000,)))
-    y, counts = ops.quantize_counted(x, 3, 2, 0.5, "nearest", "zero", 0)
-    assert counts.tolist() == [int((y == 0).sum()), 0, 3]
 
 
 @pytest.mark.parametrize("name", layouts())
@@ -224,7 +215,6 @@ def test_seeds():
 def test_opcheck(name):
     arguments = (3, 2, 0.5, "stochastic", "zero", 4)
     torch.library.opcheck(ops.quantize.default, (layouts()[name], *arguments))
-    torch.library.opcheck(ops.quantize_counted.default, (layouts()[name], *arguments))
     torch.library.opcheck(ops.quantize_.default, (layouts()[name], *arguments))
 
 

@@ -148,7 +148,6 @@ def test_include_and_exclude(nets):
     controller = sg.compress(ours, activations=3, include=["gelu", "relu", "gate"], exclude="relu")
     assert types(ours) == ACTIVATIONS | {"gelu": sg.nn.GELU, "gate": sg.nn.Sigmoid}
     left = {name: why for name, _, why in controller.activations.left}
-    assert "seems to call tanh" in left.pop("(model)")
     assert left == dict.fromkeys(["relu", "silu", "slope"], "not included")
 
 
