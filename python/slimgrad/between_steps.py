@@ -1,5 +1,4 @@
-"""What looks at all gates of a model between two steps: allocation, dynamic loss scale, and whether
-a resumed run has its state."""
+"""What looks at all gates of a model between two steps: allocation, dynamic loss scale."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ import torch
 from ._library import ops
 from .gate import GradientGate
 from .gradients import LossScale, Prune
-from .resumption import WeightsLoaded
 
 # The groups that a graph which is being traced looks at already.
 _led: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -32,22 +30,17 @@ class BetweenSteps:
         gates: Mapping[str, GradientGate],
         prune: Prune | None,
         scale: LossScale | None,
-        loaded: WeightsLoaded | None,
     ):
         self.gates = list(gates.values())
         self.prune = prune  # if it allocates
         self.scale = scale  # if it is dynamic
-        self.loaded = loaded
         self.targets = {} if prune is None else prune.targets_of(gates)
-        self.is_needed = prune is not None or scale is not None
         for gate in self.gates:
             gate.between_steps, gate.leads = self, False
 
     def enter(self, gate: GradientGate) -> None:
         if torch.compiler.is_compiling():
-            if self.loaded is not None and self.loaded.without_state:
-                self.loaded.warn_while_tracing()
-            if self.is_needed and (torch.is_grad_enabled() or gate.training):
+            if torch.is_grad_enabled() or gate.training:
                 gate.stand_for_leader()
                 if gate.leads:
                     self.look()
@@ -58,9 +51,7 @@ class BetweenSteps:
         # The first pass of reentrant checkpointing is without gradients, but training.
         if not (torch.is_grad_enabled() or gate.training):
             return
-        if self.loaded is not None:
-            self.loaded.warn_once()
-        if self.is_needed and ops.gate_has_news(gate.plan):
+        if ops.gate_has_news(gate.plan):
             self.look()
 
     def elects(self, gate: GradientGate) -> bool:

@@ -252,7 +252,7 @@ def compress(
         if prune is not None or quantize is not None:
             with torch.inference_mode(False):  # The state will change in backward passes.
                 _convert_layers(controller, selection, seed, stream, options)
-            controller._look_between_steps(counts_passes=warmup > 0 or bool(schedule))
+            controller._look_between_steps()
         if keep is not None:
             controller.kept = KeptModules(
                 model, selection, keep, derive_seed(seed, "saved"), stream

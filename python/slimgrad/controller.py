@@ -20,7 +20,6 @@ from .kept.modules import KEPT, KeptModules
 from .nn.conversion_report import ConversionReport
 from .nn.layers import WAYS, SparseState
 from .nn.tuning import timed_ways
-from .resumption import MISSING, WeightsLoaded
 from .run_log import RunLog, log_controller
 from .selection import Selector, names_in, selects
 from .state import Holders, holders_in, load_into, name_of_layer, state_of
@@ -54,7 +53,6 @@ class Controller:
         self.activations = ConversionReport()
         self.kept: KeptModules | None = None
         self._between_steps: list[BetweenSteps] = []
-        self._loaded: WeightsLoaded | None = None
         self._replaced: list[Replaced] = []
         self._log = RunLog()
         self._settings: dict[str, Any] = {}  # as a log has them, beside prune and quantize
@@ -94,16 +92,11 @@ class Controller:
     def warnings(self) -> list[str]:
         """Where the last backward pass harmed a layer, in words, with what helps."""
         report = self.report()
-        resumed = [MISSING] if self._loaded is not None and self._loaded.without_state else []
-        return (
-            resumed
-            + model_advice(report, self.prune)
-            + [
-                sentence
-                for name, row in report.items()
-                for sentence in advice(name, row, self.prune, self.quantize)
-            ]
-        )
+        return model_advice(report, self.prune) + [
+            sentence
+            for name, row in report.items()
+            for sentence in advice(name, row, self.prune, self.quantize)
+        ]
 
     def summary(self, width: int | None = None, worst_first: bool = False) -> str:
         """A table of every layer: calls, sparsity achieved and wanted, errors, format, ...; what
@@ -283,8 +276,6 @@ class Controller:
         """
         self._check_not_removed("load_state_dict")
         load_into(self._holders(), state, self._common_settings())
-        if self._loaded is not None:
-            self._loaded.state_loaded()
 
     def remove(self) -> list[str]:
         """Restores the model: no gates, no hooks, no state. Layers that were replaced since, or
@@ -292,9 +283,6 @@ class Controller:
         summary() says so, and there is nothing to log, to save or to load."""
         self._is_removed = True
         self._forget_between_steps()
-        if self._loaded is not None:
-            self._loaded.remove()
-            self._loaded = None
         there = set(self.model.modules())
         gone = [] if self.kept is None else self.kept.detach()
         self.kept = None
@@ -340,13 +328,11 @@ class Controller:
             group.forget()
         self._between_steps.clear()
 
-    def _look_between_steps(self, counts_passes: bool = False) -> None:
+    def _look_between_steps(self) -> None:
         """Puts gates together that are looked at together, if that is needed."""
         self._forget_between_steps()
         prune, scale = self._allocating, self._dynamic_scale
-        if self._loaded is None and (counts_passes or scale is not None):
-            self._loaded = WeightsLoaded(self.model)
-        if prune is None and scale is None and self._loaded is None:
+        if prune is None and scale is None:
             return
         groups = [self.gates]
         if self.sparse:  # Each product has a budget of its own.
@@ -354,6 +340,4 @@ class Controller:
                 {name: g for name, g in self.gates.items() if name.endswith(f".{p}")}
                 for p in PRODUCTS
             ]
-        self._between_steps = [
-            BetweenSteps(gates, prune, scale, self._loaded) for gates in groups if gates
-        ]
+        self._between_steps = [BetweenSteps(gates, prune, scale) for gates in groups if gates]

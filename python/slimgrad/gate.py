@@ -100,7 +100,7 @@ class GradientGate(StateHolder):
 
     def _gate(self, x: torch.Tensor) -> torch.Tensor:
         stream = current_stream(self.stream)
-        looks = self.between_steps is not None and self.between_steps.is_needed
+        looks = self.between_steps is not None
         if torch.compiler.is_compiling() and not looks:
             return _GateInGraph.apply(x, self.plan, self.stats, stream)
         return ops.gradient_gate(x, self.plan, self.stats, stream)

@@ -85,8 +85,7 @@ def test_without_the_state_it_is_another_run(tmp_path):
     other["model"].load_state_dict(saved["model"])
     other["optimizer"].load_state_dict(saved["optimizer"])
     torch.set_rng_state(saved["generator"])
-    with pytest.warns(sg.StateWarning):
-        train(other, 4, 8)
+    train(other, 4, 8)
     torch.set_rng_state(saved["generator"])
     train(whole, 4, 8)
     assert weights_differ(result(whole), result(other))

@@ -61,10 +61,3 @@ def test_resumes_to_the_bit(name, what, through, tmp_path):
     assert equal_tensors(snapshot(again), snapshot(model))
     assert equal_tensors(resumed.state_dict(), controller.state_dict())
     assert max(calls(resumed).values()) == 7
-
-
-def test_without_our_state_a_resumed_run_with_a_schedule_is_warned():
-    model, _, optimizer = start("bert", "schedule", seed=1)
-    model.load_state_dict(build("bert", seed=5).state_dict())
-    with pytest.warns(UserWarning, match="load_state_dict"):
-        train(model, "bert", 2, 0, optimizer)

@@ -180,8 +180,6 @@ class ControllerSteps:
         """A run is resumed, and there is no state: one warning for all ranks."""
         if rank == 0:
             warnings.warn(MISSING.format(where=where) + advice, StateWarning, stacklevel=3)
-        if self.controller._loaded is not None:
-            self.controller._loaded.state_loaded()  # It would say so, too.
 
 
 def _check_every(name: str, steps: Any, or_what: str = "") -> None:

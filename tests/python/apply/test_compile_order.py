@@ -211,21 +211,6 @@ def test_layers_that_take_turns_resume(gradients, at):
         assert torch.equal(p.grad, q.grad)
 
 
-def test_a_compiled_run_without_its_state_is_warned_once():
-    model = Net()
-    controller = sg.compress(model, sg.Prune(0.8), warmup=2, min_elements=1)
-    forward = compiled(model)
-    step(forward)
-    state = controller.state_dict()
-    model.load_state_dict(Net().state_dict())
-    with pytest.warns(sg.StateWarning, match="weights were loaded") as caught:
-        step(forward)
-        step(forward)
-    assert len(caught) == 1
-    controller.load_state_dict(state)
-    step(forward)
-
-
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_two_passes_before_one_backward(backend):
     """Siamese networks: backward of the first pass writes what the second has kept."""
