@@ -90,7 +90,7 @@ def stepper(way: str, quick: bool) -> Callable[[], None]:
     return step
 
 
-def kept_bytes(run: Callable, apart_from: Iterable[torch.Tensor] = ()) -> int:
+def bytes_saved(run: Callable, apart_from: Iterable[torch.Tensor] = ()) -> int:
     """Bytes that autograd keeps while `run` makes its result, each storage once."""
     lives_anyway = {tensor.untyped_storage().data_ptr() for tensor in apart_from}
     seen: dict[int, torch.Tensor] = {}
@@ -105,11 +105,11 @@ def kept_bytes(run: Callable, apart_from: Iterable[torch.Tensor] = ()) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
 
 
-def kept_by_stack(way: str, quick: bool) -> float:
+def saved_by_stack(way: str, quick: bool) -> float:
     """MiB without the parameters, which live anyway."""
     model, call, x = stack(way, quick)
     call(x)  # Compiles.
-    return kept_bytes(lambda: call(x), model.parameters()) / 2**20
+    return bytes_saved(lambda: call(x), model.parameters()) / 2**20
 
 
 def peak_in_process(way: str, quick: bool) -> float:

@@ -18,7 +18,7 @@ from bench.svg import Axes, Drawing, bars, legend
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, FIGURES = ROOT / "results", ROOT / "docs" / "figures"
-OURS = "kept=4, activations=3"  # the setting that pictures of memory show
+OURS = "saved=4, activations=3"  # the setting that pictures of memory show
 
 
 def record(name: str):
@@ -39,9 +39,9 @@ def accuracy_over_seconds(axes: Axes, shown) -> None:
 
 
 def memory_rows(case: str, names) -> tuple[list, float]:
-    """Bars of what autograd keeps for one network of results/kept.json, and the longest of them."""
-    rows = [row for row in record("kept")["rows"] if row["case"] == case]
-    kept = {row["name"]: row["kept"] for row in rows if "kept" in row}
+    """Bars of what autograd saves for one network of results/saved.json, and the longest."""
+    rows = [row for row in record("saved")["rows"] if row["case"] == case]
+    kept = {row["name"]: row["saved"] for row in rows if "saved" in row}
     time = {row["name"]: row["ratio"] for row in rows if row["part"].endswith(":time")}
     found = []
     for name, role in names:
@@ -54,7 +54,7 @@ def memory_rows(case: str, names) -> tuple[list, float]:
 def cases(name: str) -> list[str]:
     """Of networks, in the order of the record."""
     rows = record(name)["rows"]
-    return list(dict.fromkeys(row["case"] for row in rows if "kept" in row))
+    return list(dict.fromkeys(row["case"] for row in rows if "saved" in row))
 
 
 def front() -> Drawing:
@@ -70,12 +70,12 @@ def front() -> Drawing:
     shown = [("plain", "plain"), ("weight 0.9", "ours"), ("weight 0.9, input 0.8", "also")]
     accuracy_over_seconds(axes, shown)
     legend(d, 50, 306, [(role, "torch" if name == "plain" else name) for name, role in shown])
-    case = next(case for case in cases("kept") if case.startswith("GPT"))
+    case = next(case for case in cases("saved") if case.startswith("GPT"))
     d.text(450, 36, "Memory: what autograd keeps", extra="b")
     d.text(450, 56, f"{case}; step: time over torch's", "faint", extra="small")
     names = [
         *(("torch", "plain"), ("torch.utils.checkpoint", "rival")),
-        *(("kept=8", "ours"), ("kept=4", "ours"), (OURS, "ours"), ("kept=2", "ours")),
+        *(("saved=8", "ours"), ("saved=4", "ours"), (OURS, "ours"), ("saved=2", "ours")),
     ]
     rows, largest = memory_rows(case, names)
     bars(d, 450, 72, 155, 180, rows, largest, row=28)
@@ -89,7 +89,7 @@ def choose() -> Drawing:
     d.text(80, 196, "What is", anchor="middle", extra="b")
     d.text(80, 214, "scarce?", anchor="middle", extra="b")
     ways = [
-        ("memory between", "forward and backward", "kept=8 or 4", "also activations=3"),
+        ("memory between", "forward and backward", "saved=8 or 4", "also activations=3"),
         ("time of the", "backward pass", "Prune(weight=0.9, input=0)", "CNNs, wide linear layers"),
         ("bandwidth", "between machines", 'register(model, "uniform8")', "ask estimate first"),
         ("bytes on disk", "or on a wire", "encode, save", "lossless, or few bits"),
@@ -195,10 +195,10 @@ def activations() -> Drawing:
 def kept() -> Drawing:
     names = [
         *(("torch", "plain"), ("torch.utils.checkpoint", "rival")),
-        *(("torch.compile, budget 0.2", "rival"), ("kept=8", "ours"), (OURS, "ours")),
+        *(("torch.compile, budget 0.2", "rival"), ("saved=8", "ours"), (OURS, "ours")),
     ]
     found = []
-    for case in cases("kept"):
+    for case in cases("saved"):
         rows, _ = memory_rows(case, names)
         found += [(case, None, "ink", ""), *rows]
     d = Drawing(720, 22 * len(found) + 40, "What autograd keeps between forward and backward")

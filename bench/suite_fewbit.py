@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from bench.fewbit_memory import (
     WAYS,
-    kept_by_stack,
-    kept_bytes,
+    bytes_saved,
     peak_in_process,
+    saved_by_stack,
     stepper,
     with_budget,
 )
@@ -49,7 +49,7 @@ def run(quick: bool) -> list[Row]:
 def forward_rows(case: str, functions: dict, size: int, seconds: float) -> list[Row]:
     x = torch.randn(size, requires_grad=True)
     labelled = {
-        f"{name} ({kept_bytes(lambda f=f: f(x)) / size:.3f} B kept an element)": f
+        f"{name} ({bytes_saved(lambda f=f: f(x)) / size:.3f} B kept an element)": f
         for name, f in functions.items()
     }
     runs = {label: lambda f=f: f(x) for label, f in labelled.items()}
@@ -92,7 +92,7 @@ def chain_rows(case: str, functions: dict, size: int, seconds: float) -> list[Ro
 
 def block_rows(quick: bool, seconds: float) -> list[Row]:
     labels = {
-        way: f"{way} ({kept_by_stack(way, quick):.0f} MiB kept, "
+        way: f"{way} ({saved_by_stack(way, quick):.0f} MiB kept, "
         f"{peak_in_process(way, quick):.0f} MiB peak resident)"
         for way in WAYS
     }

@@ -50,7 +50,7 @@ void declare_what_is_trained(program::Flags flags, Arguments& arguments) {
       .one_of({"torch", "exact", "1", "2", "3", "4"});
   flags
       .option(
-          "--kept", arguments.kept,
+          "--saved", arguments.saved,
           "What autograd keeps of everything else until backward: 8, 4 or 2 bits a value, exact "
           "(without its zeros), or torch for all of it")
       .one_of({"torch", "exact", "8", "4", "2"});
@@ -211,8 +211,8 @@ void settle(Arguments& arguments) {
   expect(!activation.exact || activation.function != "tanh",
          "--activations: expected relu, gelu or silu with exact, got tanh");
   if (arguments.activations.size() == 1) activation.bits = arguments.activations[0] - '0';
-  if (arguments.kept != "torch")
-    training.kept_bits = arguments.kept == "exact" ? 0 : arguments.kept[0] - '0';
+  if (arguments.saved != "torch")
+    training.saved_bits = arguments.saved == "exact" ? 0 : arguments.saved[0] - '0';
   training.learning_rate = arguments.rate.value_or(is_sgd ? 0.1 : 3e-3);
   training.weight_decay = arguments.weight_decay.value_or(is_sgd ? 5e-4 : 1e-2);
   const bool is_default = arguments.model == "cnn" && arguments.data == "glyphs";

@@ -22,7 +22,7 @@ struct Arguments {
 
   std::string model = "cnn", data;
   SampleLimits limits;
-  std::string norm, nonlinearity, activations = "torch", kept = "torch", augment;
+  std::string norm, nonlinearity, activations = "torch", saved = "torch", augment;
   bool fake_int4 = false;
 
   std::vector<std::string> gradients{"none", "fp6", "prune:0.85"};

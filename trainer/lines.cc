@@ -106,7 +106,7 @@ std::string config_line(const Arguments& arguments, const Run& run, const RunFac
                {"norm", arguments.batch_norm ? "batch" : "none"},
                {"nonlinearity", arguments.activation_choice.function},
                {"activations", arguments.activations},
-               {"kept", arguments.kept},
+               {"saved", arguments.saved},
                {"fake_int4", arguments.fake_int4},
                {"data", facts.data},
                {"data_hash", hexadecimal(facts.data_hash)},
@@ -172,8 +172,9 @@ std::string epoch_line(const Run& run, const Arguments& arguments, const EpochRe
                {"gradient_bytes", 4 * gradients.num_values()},
                {"compressed_gradient_bytes", values * gradients.bits_per_value() / 8},
                {"activation_values", epoch.activation_values}});
-  if (arguments.training.kept_bits)
-    json.update({{"saved_bytes", epoch.saved_bytes}, {"kept_bytes", epoch.kept_bytes}});
+  if (arguments.training.saved_bits)
+    json.update(
+        {{"plain_saved_bytes", epoch.plain_saved_bytes}, {"saved_bytes", epoch.saved_bytes}});
   return json.dump();
 }
 

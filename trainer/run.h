@@ -23,7 +23,7 @@ struct TrainingOptions {
   std::string schedule = "onecycle";
   std::uint64_t seed = 1;  // of the order of the samples
   bool augment = false;
-  std::optional<int> kept_bits;  // of what autograd saves: 8, 4, 2, or 0 for exactly
+  std::optional<int> saved_bits;  // of what autograd saves: 8, 4, 2, or 0 for exactly
   // Steps, from 1, at which gradients are looked at closely, and what is said about them.
   std::vector<int> probe_steps = {};
   bool histograms = true, fits = true, bits = true;
@@ -48,8 +48,9 @@ struct EpochResult {
   double test_loss = 0, test_accuracy = 0;
   double seconds = 0;  // of its steps; testing is not counted
   double test_seconds = 0;
-  std::int64_t activation_values = 0;            // that activations see in a forward pass
-  std::int64_t saved_bytes = 0, kept_bytes = 0;  // by autograd, and packed; without --kept 0
+  std::int64_t activation_values = 0;  // that activations see in a forward pass
+  std::int64_t plain_saved_bytes = 0,
+               saved_bytes = 0;  // by autograd, and packed; without --saved 0
 };
 
 struct RunResult {
@@ -69,9 +70,9 @@ struct RunState {
   int epoch = 0;  // finished ones
   std::int64_t step_in_epoch = 0, step = 0;
   double loss_sum = 0, epoch_seconds = 0;
-  std::int64_t correct = 0, judged = 0;          // predictions in this epoch
-  std::int64_t activation_values = 0;            // of the last step
-  std::int64_t saved_bytes = 0, kept_bytes = 0;  // likewise
+  std::int64_t correct = 0, judged = 0;                 // predictions in this epoch
+  std::int64_t activation_values = 0;                   // of the last step
+  std::int64_t plain_saved_bytes = 0, saved_bytes = 0;  // likewise
   std::uint64_t tensors_packed = 0;  // and rounded, since the beginning: which draws come next
   GradientTotals epoch_gradients;
   RunResult result;

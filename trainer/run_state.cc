@@ -13,7 +13,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerTotals, name, seen_before, passes, compr
                                    last_threshold, last_scale, last_format)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EpochResult, epoch, steps, rate, loss, accuracy, test_loss,
                                    test_accuracy, seconds, test_seconds, activation_values,
-                                   saved_bytes, kept_bytes)
+                                   plain_saved_bytes, saved_bytes)
 
 std::string to_bytes(const RunState& state) {
   const RunResult& result = state.result;
@@ -25,8 +25,8 @@ std::string to_bytes(const RunState& state) {
                      {"correct", state.correct},
                      {"judged", state.judged},
                      {"activation_values", state.activation_values},
+                     {"plain_saved_bytes", state.plain_saved_bytes},
                      {"saved_bytes", state.saved_bytes},
-                     {"kept_bytes", state.kept_bytes},
                      {"tensors_packed", state.tensors_packed},
                      {"epoch_gradients", state.epoch_gradients.layers()},
                      {"out_bytes", state.out_bytes},
@@ -55,8 +55,8 @@ RunState from_bytes(const std::string& bytes) {
   json.at("correct").get_to(state.correct);
   json.at("judged").get_to(state.judged);
   json.at("activation_values").get_to(state.activation_values);
+  json.at("plain_saved_bytes").get_to(state.plain_saved_bytes);
   json.at("saved_bytes").get_to(state.saved_bytes);
-  json.at("kept_bytes").get_to(state.kept_bytes);
   json.at("tensors_packed").get_to(state.tensors_packed);
   json.at("epoch_gradients").get_to(state.epoch_gradients.mutable_layers());
   json.at("out_bytes").get_to(state.out_bytes);

@@ -107,9 +107,10 @@ Training::Training(PartPtr network, const GradientChoice& gradients, const Batch
       optimizer_(make_optimizer(*network_, options)),
       order_(at::detail::createCPUGenerator(options.seed)),
       order_state_(order_.get_state()) {
-  if (options.kept_bits) {
-    keeper_.emplace(KeepOptions{.bits = *options.kept_bits}, derive_seed(options.seed, {"saved"}));
-    keeper_->set_number(state.tensors_packed);
+  if (options.saved_bits) {
+    saved_tensors_.emplace(SavedOptions{.bits = *options.saved_bits},
+                           derive_seed(options.seed, {"saved"}));
+    saved_tensors_->set_number(state.tensors_packed);
   }
   for (const auto& parameter : network_->named_parameters())
     tensors_["network." + parameter.key()] = parameter.value();
@@ -139,8 +140,8 @@ Training::Outcome Training::take_step(const Batch& batch) {
   const torch::Tensor targets = batch.target.reshape(-1);
   torch::Tensor scores, loss;
   {
-    std::optional<KeepGuard> guard;
-    if (keeper_) guard.emplace(*keeper_);
+    std::optional<SavedTensorsGuard> guard;
+    if (saved_tensors_) guard.emplace(*saved_tensors_);
     scores = rows(network_->forward(batch.input));
     loss = torch::nn::functional::cross_entropy(scores, targets);
   }
@@ -208,10 +209,10 @@ bool Training::step(const torch::Tensor& order, std::int64_t index) {
   state_.correct += outcome.correct;
   state_.judged += outcome.judged;
   state_.activation_values = activation_values(*network_);
-  if (keeper_) {
-    state_.saved_bytes = static_cast<std::int64_t>(keeper_->bytes().plain);
-    state_.kept_bytes = static_cast<std::int64_t>(keeper_->bytes().kept);
-    state_.tensors_packed = keeper_->number();
+  if (saved_tensors_) {
+    state_.plain_saved_bytes = static_cast<std::int64_t>(saved_tensors_->bytes().plain);
+    state_.saved_bytes = static_cast<std::int64_t>(saved_tensors_->bytes().saved);
+    state_.tensors_packed = saved_tensors_->number();
   }
   ++state_.step;
   ++state_.step_in_epoch;
@@ -251,8 +252,8 @@ void Training::end_epoch() {
   epoch.accuracy = static_cast<double>(state_.correct) / static_cast<double>(state_.judged);
   epoch.seconds = state_.epoch_seconds;
   epoch.activation_values = state_.activation_values;
+  epoch.plain_saved_bytes = state_.plain_saved_bytes;
   epoch.saved_bytes = state_.saved_bytes;
-  epoch.kept_bytes = state_.kept_bytes;
   const double start = now();
   const Evaluation evaluation = evaluate(*network_, batches_);
   epoch.test_loss = evaluation.loss;

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include <slimgrad/keeper.h>
+#include <slimgrad/saved_tensors.h>
 
 #include "trainer/batches.h"
 #include "trainer/gradient_probe.h"
@@ -68,7 +68,7 @@ class Training {
 
   PartPtr network_;
   NetworkGates gates_;
-  std::optional<Keeper> keeper_;  // of what autograd saves
+  std::optional<SavedTensors> saved_tensors_;  // of what autograd saves
   const Batches& batches_;
   const TrainingOptions& options_;
   RunState& state_;

@@ -18,7 +18,7 @@ PAPER = {
     "selu": (0.2554, 0.1010, 0.0184, 0.0039),
     "softplus": (0.2902, 0.0541, 0.0121, 0.0029),
 }
-KEPT = ("torch", "1", "2", "3", "4", "exact")
+SAVED = ("torch", "1", "2", "3", "4", "exact")
 
 
 def _errors() -> str:
@@ -82,7 +82,7 @@ def section(records: Records) -> str:
     rows = []
     classifier = _classifier()
     gpt, cnn = _gpt(records, "torch"), _cnn(records, "torch")
-    for kept in KEPT:
+    for kept in SAVED:
         bits = {"torch": "32 (torch)", "exact": "exact, 1 and the output"}.get(kept, kept)
         is_torch = kept == "torch"
         rows.append(

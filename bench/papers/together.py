@@ -6,7 +6,7 @@ from .records import Records, cell, spread_of_plain, table
 
 ROWS = {
     "plain_seed1": "plain",
-    "kept_4": "kept in 4 bits, exact activations",
+    "saved_4": "kept in 4 bits, exact activations",
     "everything": "the same, and a sparse backward pass (weight 0.9)",
     "int4_plain": "weights and activations rounded to INT4",
     "int4_fp4": "the same, and FP4 gradients (1-3-0)",
@@ -15,7 +15,7 @@ ROWS = {
 # A short run of each, by turns, with nothing else on the machine.
 ALONE = {
     "plain": ["alone_plain_1", "alone_plain_2"],
-    "kept in 4 bits, exact activations": ["alone_kept_4_1", "alone_kept_4_2"],
+    "kept in 4 bits, exact activations": ["alone_saved_4_1", "alone_saved_4_2"],
     "the same, and a sparse backward pass": ["alone_everything_1", "alone_everything_2"],
 }
 MIB = 1 << 20
@@ -33,9 +33,9 @@ def _accuracies(records: Records) -> str:
 def _kept(records: Records, name: str) -> str:
     """What autograd held at the end of a forward pass, and would have held."""
     epoch = records[name].epochs[-1]
-    if "kept_bytes" not in epoch:
+    if "saved_bytes" not in epoch:
         return "all"
-    kept, plain = epoch["kept_bytes"] / MIB, epoch["saved_bytes"] / MIB
+    kept, plain = epoch["saved_bytes"] / MIB, epoch["plain_saved_bytes"] / MIB
     return f"{kept:.1f} of {plain:.1f} MiB"
 
 
@@ -75,15 +75,15 @@ def section(records: Records) -> str:
             f"FP4 gradients cost {gap:.1f} points beside INT4 weights and activations (the paper, "
             "the other way round: INT4 beside FP4 gradients costs 0.3)."
         )
-    if records.has("everything", "kept_4", "plain_seed1"):
+    if records.has("everything", "saved_4", "plain_seed1"):
         plain = records.accuracy("plain_seed1")
         _, deviation, _ = spread_of_plain(records)
         text.append(
             "What backward keeps in 4 bits changes the accuracy by "
-            f"{records.accuracy('kept_4') - plain:+.1f} points, everything together by "
+            f"{records.accuracy('saved_4') - plain:+.1f} points, everything together by "
             f"{records.accuracy('everything') - plain:+.1f}; two single runs differ by chance by "
             f"{1.4 * deviation:.1f} (standard deviation). **What to do**: switch on what is scarce "
-            "(memory: `kept=`, `activations=`; backward time: `Prune(weight=0.9)`), not all there "
+            "(memory: `saved=`, `activations=`; backward time: `Prune(weight=0.9)`), not all there "
             "is."
         )
     return "\n\n".join(text)

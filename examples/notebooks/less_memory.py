@@ -74,22 +74,22 @@ def train(**settings):
 
 
 # %%
-plain, plain_kept = train()
-packed, packed_kept = train(kept=4, activations=3)
+plain, plain_saved = train()
+packed, packed_saved = train(saved=4, activations=3)
 
 # %%
 last = max(1, STEPS // 10)
 for name, losses, kept in [
-    ("torch", plain, plain_kept),
-    ("kept=4, activations=3", packed, packed_kept),
+    ("torch", plain, plain_saved),
+    ("saved=4, activations=3", packed, packed_saved),
 ]:
     print(
         f"{name:22} keeps {kept / 2**20:6.1f} MiB, "
         f"loss {losses[0]:.3f} at first, {sum(losses[-last:]) / last:.3f} at last"
     )
-print(f"{plain_kept / packed_kept:.1f} times fewer bytes between forward and backward")
+print(f"{plain_saved / packed_saved:.1f} times fewer bytes between forward and backward")
 
 # %% [markdown]
 # What this costs in time, and how it compares with checkpointing, is measured on networks of a
-# useful size: the page "What backward keeps" of the documents. `kept=8` is the careful setting to
+# useful size: the page "What backward keeps" of the documents. `saved=8` is the careful setting to
 # begin with.

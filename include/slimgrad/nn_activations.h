@@ -36,13 +36,13 @@ struct FewbitOptions {
 };
 
 // Throws InvalidArgument, in the name of the activation, for options that would have no effect.
-inline void check_fewbit_options(const FewbitOptions& kept, const char* name, bool can_be_exact) {
-  if (!kept.exact()) return;
+inline void check_fewbit_options(const FewbitOptions& fewbit, const char* name, bool can_be_exact) {
+  if (!fewbit.exact()) return;
   const std::string op = "[" + std::string(name) + "] expected ";
   if (!can_be_exact) throw InvalidArgument(op + "1 to 4 bits, got exact");
   const FewbitOptions other;
-  if (kept.bits() != other.bits() || kept.low() != other.low() || kept.high() != other.high() ||
-      kept.weight() != other.weight())
+  if (fewbit.bits() != other.bits() || fewbit.low() != other.low() ||
+      fewbit.high() != other.high() || fewbit.weight() != other.weight())
     throw InvalidArgument(op + "either exact or a table of bits, interval and weight, got both");
 }
 
@@ -77,9 +77,9 @@ template <typename Derived>
 class FewbitModule : public torch::nn::Cloneable<Derived> {
  public:
   // `from_output`: without a table, for those that invertible_activation() knows.
-  FewbitModule(ActivationCall call, const FewbitOptions& kept, bool from_output = false)
+  FewbitModule(ActivationCall call, const FewbitOptions& fewbit, bool from_output = false)
       : torch::nn::Cloneable<Derived>("slimgrad::nn::" + call.name),
-        activation_(std::move(call), kept.bits(), kept.low(), kept.high(), kept.weight()),
+        activation_(std::move(call), fewbit.bits(), fewbit.low(), fewbit.high(), fewbit.weight()),
         from_output_(from_output) {}
 
   void reset() override {}
@@ -113,9 +113,9 @@ struct ActivationName {
 template <ActivationName name, typename Options = NoOptions>
 class Approximating : public FewbitModule<Approximating<name, Options>> {
  public:
-  explicit Approximating(const FewbitOptions& kept = {}, const Options& options = {})
-      : FewbitModule<Approximating>(activation_call(name.text, options), kept) {
-    check_fewbit_options(kept, name.text, false);
+  explicit Approximating(const FewbitOptions& fewbit = {}, const Options& options = {})
+      : FewbitModule<Approximating>(activation_call(name.text, options), fewbit) {
+    check_fewbit_options(fewbit, name.text, false);
   }
 };
 
@@ -123,9 +123,9 @@ class Approximating : public FewbitModule<Approximating<name, Options>> {
 template <ActivationName name, typename Options = NoOptions>
 class Invertible : public FewbitModule<Invertible<name, Options>> {
  public:
-  explicit Invertible(const FewbitOptions& kept = {}, const Options& options = {})
-      : FewbitModule<Invertible>(activation_call(name.text, options), kept, kept.exact()) {
-    check_fewbit_options(kept, name.text, true);
+  explicit Invertible(const FewbitOptions& fewbit = {}, const Options& options = {})
+      : FewbitModule<Invertible>(activation_call(name.text, options), fewbit, fewbit.exact()) {
+    check_fewbit_options(fewbit, name.text, true);
   }
 };
 

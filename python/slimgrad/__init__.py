@@ -13,8 +13,6 @@ from .distributions import FAMILIES, Distribution, fit
 from .files import load, save
 from .formats import FloatFormat, best_format, expected_error, gradient_scale, relative_error
 from .gradients import LossScale, Prune, Quantize
-from .kept.context import Keeping, keep
-from .kept.settings import Keep
 from .memory import cached_memory, empty_cache
 from .pruning import (
     Allocation,
@@ -35,7 +33,9 @@ from .quantization import (
     quantize_,
 )
 from .run_log import log_run
-from .saved import SavedBytes, saved_bytes
+from .saved.context import SavedTensors, saved_tensors
+from .saved.saved_bytes import SavedBytes, saved_bytes
+from .saved.settings import Saved
 from .state import StateWarning, load_state_dict, state_dict
 from .stats import TensorStats, measure
 from .step_tables import StepTable, steps
@@ -51,14 +51,14 @@ __all__ = [
     "Controller",
     "Distribution",
     "FloatFormat",
-    "Keep",
-    "Keeping",
     "LossScale",
     "PackedTensor",
     "PayloadError",
     "Prune",
     "Quantize",
+    "Saved",
     "SavedBytes",
+    "SavedTensors",
     "SparsityWarning",
     "StateWarning",
     "StepTable",
@@ -78,7 +78,6 @@ __all__ = [
     "functional",
     "gradient_scale",
     "inspect",
-    "keep",
     "load",
     "load_state_dict",
     "log_run",
@@ -94,6 +93,7 @@ __all__ = [
     "relative_error",
     "save",
     "saved_bytes",
+    "saved_tensors",
     "state_dict",
     "steps",
     "threshold",

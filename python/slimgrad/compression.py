@@ -17,11 +17,11 @@ from .attention_handles import GatedAttentionLayer, SparseAttentionLayer
 from .controller import Controller, Replaced
 from .gradients import Prune, Quantize, parse_gradients
 from .handles import GatedLayer, SparseLayer
-from .kept.modules import KEPT, KeptModules, changed_modules, packing_modules, why_not_changed
-from .kept.settings import Keep, parse_keep
 from .leftovers import left_layers
 from .nn.convert import convert_activations
 from .run_log import settings_of
+from .saved.modules import SAVED, SavedModules, changed_modules, packing_modules, why_not_changed
+from .saved.settings import Saved, parse_saved
 from .selection import Selection, Selector, layers_of, names_in
 
 
@@ -144,23 +144,23 @@ def _check_layers(model: nn.Module, prune: Prune | None, selection: Selection) -
         prune.check_targets(names)
 
 
-def _check_kept(model: nn.Module, selection: Selection) -> None:
+def _check_saved(model: nn.Module, selection: Selection) -> None:
     """Refuses before anything has changed."""
     for name, module in model.named_modules():
-        if KEPT in vars(module):
+        if SAVED in vars(module):
             raise ValueError(
-                "[compress] expected kept= for a model that does not pack what it keeps yet, got "
+                "[compress] expected saved= for a model that does not pack its saved tensors yet, got "
                 f"one that does: {name or '(model)'}"
             )
     for name, module in changed_modules(model, selection).items():
         why_not = why_not_changed(module)
         if why_not is not None:
             raise ValueError(
-                f"[compress] expected kept= for modules whose class can be changed, got "
+                f"[compress] expected saved= for modules whose class can be changed, got "
                 f"{name or '(model)'}, which {why_not}"
             )
     if not packing_modules(model, selection):
-        raise ValueError("[compress] expected include= to leave something for kept=, got nothing")
+        raise ValueError("[compress] expected include= to leave something for saved=, got nothing")
 
 
 def compress(
@@ -168,7 +168,7 @@ def compress(
     gradients: str | Prune | Quantize | Iterable | None = (),
     activations: int | str | None = None,
     *,
-    kept: int | str | Keep | None = None,
+    saved: int | str | Saved | None = None,
     inputs: Any = None,
     include: Selector = None,
     exclude: Selector = None,
@@ -181,15 +181,15 @@ def compress(
     stream: int | None = None,
 ) -> Controller:
     """Compresses what backward handles, in place: the neural gradients of a model's convolutions
-    and linear layers, what its activations keep, and all else that autograd keeps. Linear layers
+    and linear layers, what its activations save, and all else that autograd saves. Linear layers
     are also the projections of nn.MultiheadAttention, named ``attn.q``, ``attn.k``, ``attn.v`` and
     ``attn.out_proj``, and the Conv1D of transformers.
 
     gradients: "fp4" to "fp8", a Prune, a Quantize, or a list with one of each; None for none.
     activations: 1 to 4 bits an element, or "exact"; see slimgrad.nn.convert_activations. Sigmoid
         and Tanh stay as they are unless ``include`` names them.
-    kept: 8, 4, 2, "exact" or a Keep: what autograd saves in the model's forward, and in the
-        training_step of a LightningModule, is packed until backward needs it; see slimgrad.keep().
+    saved: 8, 4, 2, "exact" or a Saved: what autograd saves in the model's forward, and in the
+        training_step of a LightningModule, is packed until backward needs it; see slimgrad.saved_tensors().
         With ``include``, what those modules save; without that of ``exclude``.
     inputs: sample inputs; one forward pass then finds activations that are called as functions,
         which cannot be converted, and the report names them.
@@ -220,11 +220,11 @@ def compress(
     sparse = prune is not None and prune.is_sparse
     if schedule is not None and (prune is None or prune.allocation != "uniform"):
         raise ValueError("[compress] expected a schedule with Prune and allocation='uniform'")
-    keep = None if kept is None else parse_keep(kept)
+    packing = None if saved is None else parse_saved(saved)
     if inputs is not None and activations is None:
         raise ValueError("[compress] expected inputs with activations=, got them without")
-    if prune is None and quantize is None and activations is None and keep is None:
-        raise ValueError("[compress] expected gradients=, activations= or kept=, got none of them")
+    if prune is None and quantize is None and activations is None and packing is None:
+        raise ValueError("[compress] expected gradients=, activations= or saved=, got none of them")
     if sparse and quantize is not None:
         raise ValueError("[compress] expected sparse_backward without quantizing, got both")
     options = gate_options(refresh, warmup, sample, min_elements, schedule)
@@ -234,8 +234,8 @@ def compress(
     stream = check_stream(stream, "compress")
     if prune is not None or quantize is not None:
         _check_layers(model, prune, selection)
-    if keep is not None:
-        _check_kept(model, selection)
+    if packing is not None:
+        _check_saved(model, selection)
     seed = fresh_seed(seed)
 
     controller = Controller(model, prune, quantize)
@@ -245,7 +245,7 @@ def compress(
             f"{call}:{value:g}" for call, value in sorted(schedule.items())
         ]
     has_gates = prune is not None or quantize is not None
-    controller._settings = settings_of(activations, keep, gates if has_gates else {})
+    controller._settings = settings_of(activations, packing, gates if has_gates else {})
     try:
         if activations is not None:
             _replace_activations(controller, activations, inputs, selection)
@@ -253,11 +253,11 @@ def compress(
             with torch.inference_mode(False):  # The state will change in backward passes.
                 _convert_layers(controller, selection, seed, stream, options)
             controller._look_between_steps()
-        if keep is not None:
-            controller.kept = KeptModules(
-                model, selection, keep, derive_seed(seed, "saved"), stream
+        if packing is not None:
+            controller.saved = SavedModules(
+                model, selection, packing, derive_seed(seed, "saved"), stream
             )
-            controller.kept.attach()
+            controller.saved.attach()
     except BaseException:
         controller.remove()
         raise

@@ -16,11 +16,11 @@ from .between_steps import BetweenSteps
 from .gate import GradientGate
 from .gradients import PRODUCTS, LossScale, Prune, Quantize
 from .handles import LayerHandle
-from .kept.modules import KEPT, KeptModules
 from .nn.conversion_report import ConversionReport
 from .nn.layers import WAYS, SparseState
 from .nn.tuning import timed_ways
 from .run_log import RunLog, log_controller
+from .saved.modules import SAVED, SavedModules
 from .selection import Selector, names_in, selects
 from .state import Holders, holders_in, load_into, name_of_layer, state_of
 from .summary import summary_lines
@@ -41,7 +41,7 @@ class Controller:
     layers: by name, the layers whose gradient is compressed.
     left: names of layers that are not, each with the reason.
     activations: the report of the activations that were converted and of those that were not.
-    kept: the modules that pack what they save; its ``tally`` is what the last pass saved.
+    saved: the modules that pack what they save; its ``tally`` is what the last pass saved.
     """
 
     def __init__(self, model: nn.Module, prune: Prune | None, quantize: Quantize | None):
@@ -51,7 +51,7 @@ class Controller:
         self.layers: dict[str, LayerHandle] = {}
         self.left: dict[str, str] = {}
         self.activations = ConversionReport()
-        self.kept: KeptModules | None = None
+        self.saved: SavedModules | None = None
         self._between_steps: list[BetweenSteps] = []
         self._replaced: list[Replaced] = []
         self._log = RunLog()
@@ -65,7 +65,7 @@ class Controller:
         whole model."""
         names = [name for layer in self.layers.values() for name in layer.names()]
         names += [name for name, _, _ in self.activations.converted]
-        names += [] if self.kept is None else self.kept.packing
+        names += [] if self.saved is None else self.saved.packing
         return list(dict.fromkeys(names))
 
     @property
@@ -114,7 +114,7 @@ class Controller:
             self.left,
             self.activations,
             self.warnings(),
-            kept=self.kept,
+            saved=self.saved,
             prunes=self.prune is not None,
             width=width,
             worst_first=worst_first,
@@ -240,8 +240,8 @@ class Controller:
     # ---- saving and restoring ---------------------------------------------------------------
 
     def _holders(self) -> Holders:
-        kept = {} if self.kept is None else {KEPT: self.kept.keeper}
-        return kept | {
+        saved = {} if self.saved is None else {SAVED: self.saved.packer}
+        return saved | {
             name_of_layer(".".join(filter(None, (name, part)))): holder
             for name, layer in self.layers.items()
             if layer.is_attached()
@@ -250,7 +250,7 @@ class Controller:
 
     def _common_settings(self) -> dict[str, float]:
         """What layers are told together, and no plan of one of them holds."""
-        settings: dict[str, float] = {} if self.kept is None else self.kept.told()
+        settings: dict[str, float] = {} if self.saved is None else self.saved.told()
         prune, scale = self._allocating, self._dynamic_scale
         if prune is not None:
             settings["cap"] = float(prune.cap)
@@ -284,8 +284,8 @@ class Controller:
         self._is_removed = True
         self._forget_between_steps()
         there = set(self.model.modules())
-        gone = [] if self.kept is None else self.kept.detach()
-        self.kept = None
+        gone = [] if self.saved is None else self.saved.detach()
+        self.saved = None
         for name, layer in self.layers.items():
             if layer.module not in there or not layer.is_attached():
                 gone.append(name or "(model)")

@@ -17,9 +17,9 @@ from ._machine import processor
 from ._wrappers import inner_model
 from .class_change import plain_class
 from .gradients import Prune, Quantize
-from .kept.settings import Keep
 from .nn.activations import Stepwise, _Fewbit
 from .records import SCHEMA, fit_line, histogram_line, values_of
+from .saved.settings import Saved
 from .state import holders_in
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Log = str | os.PathLike | TextIO | Any  # a path, a file, or a SummaryWriter
 METRICS = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "seconds", "rate")
 # Of a config line: what may differ where a run goes on.
 _MAY_DIFFER = ("version", "machine")
-# What a config line says of activations and kept tensors that are torch's own.
+# What a config line says of activations and saved tensors that are torch's own.
 _PLAIN = "torch"
 _MEANS = ("sparsity", "sparsity_wanted", "cosine", "relative_error", "bias", "threshold")
 _FLOAT_BITS = 32
@@ -134,16 +134,16 @@ def _text(lines: list[dict[str, Any]]) -> str:
 
 
 def settings_of(
-    activations: int | str | None, keep: Keep | None, gates: dict[str, Any]
+    activations: int | str | None, saved: Saved | None, gates: dict[str, Any]
 ) -> dict[str, Any]:
     """What compress() was told, in the words of a config line. gates: what gates were told."""
     settings: dict[str, Any] = {}
     if activations is not None:
         settings["activations"] = str(activations)
-    if keep is not None:
-        settings["kept"] = str(keep.bits)
-        own = {"group": keep.group, "rounding": keep.rounding, "min_elements": keep.min_elements}
-        settings |= {f"kept_{name}": value for name, value in own.items() if value is not None}
+    if saved is not None:
+        settings["saved"] = str(saved.bits)
+        own = {"group": saved.group, "rounding": saved.rounding, "min_elements": saved.min_elements}
+        settings |= {f"saved_{name}": value for name, value in own.items() if value is not None}
     return settings | {name: value for name, value in gates.items() if value is not None}
 
 
@@ -169,7 +169,7 @@ def _gradients(prune: Prune | None, quantize: Quantize | None) -> dict[str, Any]
 
 
 def _activations_in(model: nn.Module) -> str:
-    """What activations keep that nobody but the model's author has put there."""
+    """What activations save that nobody but the model's author has put there."""
     found = {str(module.bits) for module in model.modules() if isinstance(module, _Fewbit)}
     tables = [module.table for module in model.modules() if isinstance(module, Stepwise)]
     found |= {str((len(table.levels) - 1).bit_length()) for table in tables}
@@ -191,7 +191,7 @@ def _config(
         "parameters": sum(weight.numel() for weight in model.parameters()),
         **_gradients(prune, quantize),
         "activations": _activations_in(model),
-        "kept": _PLAIN,
+        "saved": _PLAIN,
         **(settings or {}),
         "machine": f"{processor()}, {os.cpu_count()} threads",
     }
@@ -212,10 +212,10 @@ def log_controller(
                 "passes, got none"
             )
         step = max(row["calls"] for row in rows.values())
-    if controller.kept is not None:
-        tally = controller.kept.tally
-        metrics["saved_bytes"] = tally.plain_bytes + tally.left_bytes
-        metrics["kept_bytes"] = tally.bytes + tally.left_bytes
+    if controller.saved is not None:
+        tally = controller.saved.tally
+        metrics["plain_saved_bytes"] = tally.plain_bytes + tally.left_bytes
+        metrics["saved_bytes"] = tally.bytes + tally.left_bytes
     if hasattr(to, "add_scalar"):
         _scalars(to, step, rows, metrics)
         return

@@ -16,11 +16,11 @@ from torch import nn
 from ._library import ops
 from ._wrappers import inner_model
 from .gate import GradientGate, StateHolder
-from .kept.keeper import Keeper
-from .kept.modules import KEPT
 from .names import MODEL, fold
 from .nn.gated import GATE
 from .nn.layers import SPARSE
+from .saved.modules import SAVED
+from .saved.packer import Packer
 
 VERSION = 1
 _VERSION_KEY = "version"
@@ -31,7 +31,7 @@ class StateWarning(UserWarning):
     """A run goes on with other settings than its state was saved under, or without a state."""
 
 
-Holders = dict[str, StateHolder | Keeper]  # by the name of the layer or product
+Holders = dict[str, StateHolder | Packer]  # by the name of the layer or product
 State = dict[str, torch.Tensor]
 
 
@@ -42,9 +42,9 @@ def holders_in(module: nn.Module) -> Holders:
     for name, child in inner_model(module).named_modules():
         if isinstance(child, StateHolder) and child.tensors_by_name():
             holders[name_of_layer(name)] = child
-        keeper = vars(child).get(KEPT)
-        if isinstance(keeper, Keeper) and keeper not in holders.values():
-            holders[KEPT if KEPT not in holders else f"{name_of_layer(name)}.{KEPT}"] = keeper
+        packer = vars(child).get(SAVED)
+        if isinstance(packer, Packer) and packer not in holders.values():
+            holders[SAVED if SAVED not in holders else f"{name_of_layer(name)}.{SAVED}"] = packer
     return holders
 
 
@@ -88,14 +88,14 @@ def load_into(
     _check_version(state)
     saved = _by_holder(state, holders)
     loaded: list[tuple[torch.Tensor, torch.Tensor]] = []
-    keepers: list[tuple[Keeper, dict[str, torch.Tensor]]] = []
+    packers: list[tuple[Packer, dict[str, torch.Tensor]]] = []
     differences: dict[str, list[str]] = {}
     for name, holder in holders.items():
         if name not in saved:
             continue
-        if isinstance(holder, Keeper):
+        if isinstance(holder, Packer):
             holder.check(saved[name])
-            keepers.append((holder, saved[name]))
+            packers.append((holder, saved[name]))
             continue
         ours = holder.tensors_by_name()
         theirs = {key: _tensor(saved[name], name, key) for key in ours}
@@ -111,8 +111,8 @@ def load_into(
         loaded += [(ours[key], new[key]) for key in ours]
     for to, value in loaded:
         to.copy_(value)
-    for keeper, draws in keepers:
-        keeper.load(draws)
+    for packer, draws in packers:
+        packer.load(draws)
     notes = [f"{_listed(names)}: {difference}" for difference, names in differences.items()]
     if settings is not None:
         notes += _told_otherwise(settings, state)

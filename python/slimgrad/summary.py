@@ -10,10 +10,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from .kept.cost import expected_seconds
-from .kept.modules import KeptModules
 from .names import MODEL, fold
 from .nn.conversion_report import ConversionReport
+from .saved.cost import expected_seconds
+from .saved.modules import SavedModules
 
 LEAST_WIDTH = 60
 # Names leave this much of a line to calls, zeros and cosine; they go before all other columns.
@@ -191,7 +191,7 @@ def _left(left: Mapping[str, str], width: int) -> list[str]:
 
 def _activations(report: ConversionReport, width: int) -> list[str]:
     lines = wrapped(f"activations: {report.nothing}", width) if report.nothing else []
-    kinds = _by((report.kept.get(name, now), (name, was)) for name, was, now in report.converted)
+    kinds = _by((report.saved.get(name, now), (name, was)) for name, was, now in report.converted)
     for kept, members in kinds.items():
         counts = Counter(was for _, was in members)
         what = ", ".join(f"{count} {was}" for was, count in counts.items())
@@ -239,13 +239,13 @@ def _pair_of_seconds(packing: float, unpacking: float) -> str:
     return f"{1e3 * packing:.1f} + {1e3 * unpacking:.1f} ms"
 
 
-def _kept(kept: KeptModules | None, width: int) -> list[str]:
-    """What autograd keeps of the last pass."""
-    if kept is None:
+def _saved(saved: SavedModules | None, width: int) -> list[str]:
+    """What autograd saved in the last pass."""
+    if saved is None:
         return []
-    tally = kept.tally
-    where = "" if list(kept.packing) == [""] else f" in {', '.join(fold(kept.packing))}"
-    lines = wrapped(f"kept for backward{where}: {kept.settings.in_words()}", width)
+    tally = saved.tally
+    where = "" if list(saved.packing) == [""] else f" in {', '.join(fold(saved.packing))}"
+    lines = wrapped(f"saved for backward{where}: {saved.settings.in_words()}", width)
     if not tally.packed and not tally.left:
         why = "no forward pass with gradients yet; of one that torch.compile runs none is packed"
         return lines + wrapped(f"  {why}", width, INDENT)
@@ -266,7 +266,7 @@ def summary_lines(
     activations: ConversionReport,
     warnings: list[str],
     *,
-    kept: KeptModules | None = None,
+    saved: SavedModules | None = None,
     prunes: bool,
     width: int | None = None,
     worst_first: bool = False,
@@ -277,5 +277,5 @@ def summary_lines(
     if report:
         rows = _worst_first(report) if worst_first else report
         lines += _table(rows, width, prunes) + _asides(report, width)
-    lines += _left(left, width) + _activations(activations, width) + _kept(kept, width)
+    lines += _left(left, width) + _activations(activations, width) + _saved(saved, width)
     return lines + _warnings(warnings, report, width)

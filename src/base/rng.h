@@ -67,7 +67,7 @@ constexpr PhiloxWords philox(PhiloxWords counter, std::uint32_t key0, std::uint3
 }
 
 // What a draw is for. Streams of one seed are independent.
-enum class Stream : std::uint64_t { kPrune = 1, kRound = 2, kKeep = 3 };
+enum class Stream : std::uint64_t { kPrune = 1, kRound = 2, kSaved = 3 };
 inline constexpr std::uint64_t kRefinement = std::uint64_t{1} << 32;
 
 inline constexpr std::uint64_t kTileElements = 32;

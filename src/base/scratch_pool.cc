@@ -7,36 +7,36 @@ namespace slimgrad {
 
 std::unique_ptr<ScratchPool::Memory> ScratchPool::take(const void* kind) {
   const std::scoped_lock lock(mutex_);
-  const auto found = std::ranges::find(kept_, kind, &Entry::kind);
-  if (found == kept_.end()) return nullptr;
-  kept_bytes_ -= found->bytes;
+  const auto found = std::ranges::find(cached_, kind, &Entry::kind);
+  if (found == cached_.end()) return nullptr;
+  cached_bytes_ -= found->bytes;
   std::unique_ptr<Memory> memory = std::move(found->memory);
-  kept_.erase(found);
+  cached_.erase(found);
   return memory;
 }
 
 void ScratchPool::give_back(const void* kind, std::unique_ptr<Memory> memory, std::size_t bytes) {
-  if (bytes > kMostScratchKept) return;  // It would drive out all others.
-  std::list<Entry> dropped;              // and freed when the lock is gone
+  if (bytes > kMostScratchCached) return;  // It would drive out all others.
+  std::list<Entry> dropped;                // and freed when the lock is gone
   const std::scoped_lock lock(mutex_);
-  kept_bytes_ += bytes;
-  kept_.push_front({kind, std::move(memory), bytes});
-  while (kept_bytes_ > kMostScratchKept) {
-    kept_bytes_ -= kept_.back().bytes;
-    dropped.splice(dropped.end(), kept_, std::prev(kept_.end()));
+  cached_bytes_ += bytes;
+  cached_.push_front({kind, std::move(memory), bytes});
+  while (cached_bytes_ > kMostScratchCached) {
+    cached_bytes_ -= cached_.back().bytes;
+    dropped.splice(dropped.end(), cached_, std::prev(cached_.end()));
   }
 }
 
-std::size_t ScratchPool::kept_bytes() const {
+std::size_t ScratchPool::cached_bytes() const {
   const std::scoped_lock lock(mutex_);
-  return kept_bytes_;
+  return cached_bytes_;
 }
 
 std::size_t ScratchPool::release() {
   std::list<Entry> dropped;
   const std::scoped_lock lock(mutex_);
-  dropped.swap(kept_);
-  return std::exchange(kept_bytes_, 0);
+  dropped.swap(cached_);
+  return std::exchange(cached_bytes_, 0);
 }
 
 ScratchPool& scratch_pool() {

@@ -11,7 +11,7 @@
 namespace slimgrad {
 
 // At most so many bytes are kept that nobody uses; what has not been used for longest goes first.
-inline constexpr std::size_t kMostScratchKept = std::size_t{64} << 20;
+inline constexpr std::size_t kMostScratchCached = std::size_t{64} << 20;
 
 class ScratchPool {
  public:
@@ -23,7 +23,7 @@ class ScratchPool {
   std::unique_ptr<Memory> take(const void* kind);
   void give_back(const void* kind, std::unique_ptr<Memory> memory, std::size_t bytes);
 
-  std::size_t kept_bytes() const;
+  std::size_t cached_bytes() const;
   // Frees all that nobody uses. Returns how many bytes that was.
   std::size_t release();
 
@@ -34,8 +34,8 @@ class ScratchPool {
     std::size_t bytes;
   };
   mutable std::mutex mutex_;
-  std::list<Entry> kept_;  // used last first
-  std::size_t kept_bytes_ = 0;
+  std::list<Entry> cached_;  // used last first
+  std::size_t cached_bytes_ = 0;
 };
 
 // Never destroyed: threads may outlive everything static.

@@ -14,7 +14,7 @@
 
 namespace slimgrad {
 
-std::size_t cached_memory() { return scratch_pool().kept_bytes() + torch_ops::recycled_bytes(); }
+std::size_t cached_memory() { return scratch_pool().cached_bytes() + torch_ops::recycled_bytes(); }
 
 std::size_t empty_cache() {
   const std::size_t workspace = scratch_pool().release();

@@ -18,7 +18,7 @@ class RecyclingAllocator final : public c10::Allocator {
   // where nothing is large enough all of it goes before more is taken: idle beside the largest
   // tensor of a pass it would only add to the peak.
   enum class Fit { kSame, kLarger };
-  RecyclingAllocator(std::size_t most_kept, Fit fit) : most_kept_(most_kept), fit_(fit) {}
+  RecyclingAllocator(std::size_t most_cached, Fit fit) : most_cached_(most_cached), fit_(fit) {}
 
   c10::DataPtr allocate(std::size_t num_bytes) override {
     if (num_bytes < kLeastKept) return c10::GetCPUAllocator()->allocate(num_bytes);
@@ -26,16 +26,16 @@ class RecyclingAllocator final : public c10::Allocator {
     return {memory->pointer.get(), memory, &give_back, at::kCPU};
   }
 
-  std::size_t kept_bytes() {
+  std::size_t cached_bytes() {
     const std::scoped_lock lock(mutex_);
-    return kept_bytes_;
+    return cached_bytes_;
   }
 
   std::size_t release() {
     std::list<Memory> dropped;  // and freed when the lock is gone
     const std::scoped_lock lock(mutex_);
-    dropped.swap(kept_);
-    return std::exchange(kept_bytes_, 0);
+    dropped.swap(cached_);
+    return std::exchange(cached_bytes_, 0);
   }
 
   void copy_data(void* to, const void* from, std::size_t num_bytes) const override {
@@ -54,15 +54,15 @@ class RecyclingAllocator final : public c10::Allocator {
     {
       const std::scoped_lock lock(mutex_);
       const auto found = find(num_bytes);
-      if (found != kept_.end()) {
+      if (found != cached_.end()) {
         Memory memory = std::move(*found);
-        kept_.erase(found);
-        kept_bytes_ -= memory.num_bytes;
+        cached_.erase(found);
+        cached_bytes_ -= memory.num_bytes;
         return memory;
       }
       if (fit_ == Fit::kLarger) {
-        dropped.swap(kept_);
-        kept_bytes_ = 0;
+        dropped.swap(cached_);
+        cached_bytes_ = 0;
       }
     }
     dropped.clear();  // Before more is taken, and without the lock.
@@ -71,11 +71,11 @@ class RecyclingAllocator final : public c10::Allocator {
 
   // The smallest that is large enough, of these the one used last. REQUIRES: the lock.
   std::list<Memory>::iterator find(std::size_t num_bytes) {
-    auto best = kept_.end();
-    for (auto it = kept_.begin(); it != kept_.end(); ++it) {
+    auto best = cached_.end();
+    for (auto it = cached_.begin(); it != cached_.end(); ++it) {
       if (it->num_bytes == num_bytes) return it;
       if (fit_ == Fit::kLarger && it->num_bytes > num_bytes &&
-          (best == kept_.end() || it->num_bytes < best->num_bytes))
+          (best == cached_.end() || it->num_bytes < best->num_bytes))
         best = it;
     }
     return best;
@@ -90,19 +90,19 @@ class RecyclingAllocator final : public c10::Allocator {
   void keep(Memory memory) {
     std::list<Memory> dropped;  // and freed when the lock is gone
     const std::scoped_lock lock(mutex_);
-    kept_bytes_ += memory.num_bytes;
-    kept_.push_front(std::move(memory));
-    while (kept_bytes_ > most_kept_) {
-      kept_bytes_ -= kept_.back().num_bytes;
-      dropped.splice(dropped.end(), kept_, std::prev(kept_.end()));
+    cached_bytes_ += memory.num_bytes;
+    cached_.push_front(std::move(memory));
+    while (cached_bytes_ > most_cached_) {
+      cached_bytes_ -= cached_.back().num_bytes;
+      dropped.splice(dropped.end(), cached_, std::prev(cached_.end()));
     }
   }
 
-  const std::size_t most_kept_;
+  const std::size_t most_cached_;
   const Fit fit_;
   std::mutex mutex_;
-  std::list<Memory> kept_;  // used last first
-  std::size_t kept_bytes_ = 0;
+  std::list<Memory> cached_;  // used last first
+  std::size_t cached_bytes_ = 0;
 };
 
 // Never destroyed: tensors may outlive everything static.
@@ -112,7 +112,7 @@ RecyclingAllocator& of_gradients() {
 }
 RecyclingAllocator& of_unpacked() {
   static auto* const allocator =
-      new RecyclingAllocator(kMostKeptUnpacked, RecyclingAllocator::Fit::kLarger);
+      new RecyclingAllocator(kMostUnpackedCached, RecyclingAllocator::Fit::kLarger);
   return *allocator;
 }
 
@@ -135,7 +135,9 @@ at::Tensor recycled_empty_like(const at::Tensor& like) {
                                                       kCpu, like.scalar_type()));
 }
 
-std::size_t recycled_bytes() { return of_gradients().kept_bytes() + of_unpacked().kept_bytes(); }
+std::size_t recycled_bytes() {
+  return of_gradients().cached_bytes() + of_unpacked().cached_bytes();
+}
 std::size_t release_recycled() { return of_gradients().release() + of_unpacked().release(); }
 
 }  // namespace slimgrad::torch_ops

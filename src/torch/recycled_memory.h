@@ -17,7 +17,7 @@ namespace slimgrad::torch_ops {
 
 inline constexpr std::size_t kLeastKept = std::size_t{1} << 20;
 inline constexpr std::size_t kMostKept = std::size_t{128} << 20;
-inline constexpr std::size_t kMostKeptUnpacked = std::size_t{32} << 20;
+inline constexpr std::size_t kMostUnpackedCached = std::size_t{32} << 20;
 
 // Like at::empty with the type, sizes and memory format given, on the CPU.
 at::Tensor recycled_empty(at::IntArrayRef sizes, at::ScalarType type, at::MemoryFormat format);
@@ -25,7 +25,7 @@ at::Tensor recycled_empty(at::IntArrayRef sizes, at::ScalarType type, at::Memory
 at::Tensor recycled_empty_like(const at::Tensor& like);
 
 // Like at::empty_strided on the CPU, for what backward unpacks and needs for a moment. It has
-// memory of its own and keeps less of it, kMostKeptUnpacked: whoever packs tensors wants a low
+// memory of its own and keeps less of it, kMostUnpackedCached: whoever packs tensors wants a low
 // peak. So there what is left behind serves smaller results, too, and all that is too small for a
 // result is given back before it gets memory.
 at::Tensor recycled_empty_unpacked(at::IntArrayRef sizes, at::IntArrayRef strides,

@@ -34,23 +34,23 @@ TEST_F(ScratchPoolTest, CountsAndReleasesWhatNobodyUses) {
   const Pooled<OtherBuffer> used;
   used->reserve(1000);
   { Pooled<Buffer>()->reserve(256); }
-  EXPECT_EQ(scratch_pool().kept_bytes(), 1024u);
+  EXPECT_EQ(scratch_pool().cached_bytes(), 1024u);
   EXPECT_EQ(scratch_pool().release(), 1024u);
-  EXPECT_EQ(scratch_pool().kept_bytes(), 0u);
+  EXPECT_EQ(scratch_pool().cached_bytes(), 0u);
   EXPECT_EQ(Pooled<Buffer>()->data(), nullptr);
   used->data()[999] = 1;  // is still there
 }
 
 TEST_F(ScratchPoolTest, KeepsNoMoreThanItMay) {
-  constexpr std::size_t kThird = kMostScratchKept / sizeof(float) / 3;
+  constexpr std::size_t kThird = kMostScratchCached / sizeof(float) / 3;
   {
     const Pooled<Buffer> a, b, c, d;
     for (const auto* buffer : {&a, &b, &c, &d}) (*buffer)->reserve(kThird);
   }
-  EXPECT_EQ(scratch_pool().kept_bytes(), 3 * kThird * sizeof(float));
+  EXPECT_EQ(scratch_pool().cached_bytes(), 3 * kThird * sizeof(float));
   // What is larger than all that may be kept does not drive out the others.
-  { Pooled<OtherBuffer>()->reserve(kMostScratchKept / sizeof(float) + 1); }
-  EXPECT_EQ(scratch_pool().kept_bytes(), 3 * kThird * sizeof(float));
+  { Pooled<OtherBuffer>()->reserve(kMostScratchCached / sizeof(float) + 1); }
+  EXPECT_EQ(scratch_pool().cached_bytes(), 3 * kThird * sizeof(float));
 }
 
 }  // namespace

@@ -144,13 +144,13 @@ def test_what_training_step_saves_is_packed(tmp_path):
     plain, _, _ = fit(folder=tmp_path)
     torch.manual_seed(0)
     module = Classifier()
-    controller = sg.compress(module, kept=sg.Keep(bits=8, min_elements=1), seed=3)
+    controller = sg.compress(module, saved=sg.Saved(bits=8, min_elements=1), seed=3)
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = lightning.Trainer(
         accelerator="cpu", devices=1, max_epochs=1, default_root_dir=tmp_path, **options
     )
     trainer.fit(module, data(4))
-    tally = controller.kept.tally
+    tally = controller.saved.tally
     assert tally.packed >= 4  # of the last step: GELU, ReLU, two linear layers, the loss
     # AdamW steps by signs at first, so that single weights may go the other way; the mean may not.
     torch.manual_seed(0)

@@ -117,8 +117,8 @@ def test_the_last_checkpoint_is_found(interrupted, tmp_path):
 def test_a_checkpoint_named_by_the_arguments_may_be_anywhere(interrupted, tmp_path):
     """Neither where the run writes to nor named as the Trainer names it."""
     whole, folder = interrupted
-    shutil.copytree(folder / "checkpoint-4", tmp_path / "kept")
-    kept = str(tmp_path / "kept")
+    shutil.copytree(folder / "checkpoint-4", tmp_path / "saved")
+    kept = str(tmp_path / "saved")
     resumed = run(tmp_path / "elsewhere", "scheduled", seed=2, resume=kept, named=kept)
     assert differences(whole, resumed) == []
 

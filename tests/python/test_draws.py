@@ -13,8 +13,8 @@ from slimgrad.distributed.codec import Codec
 from slimgrad.distributed.collectives import reduce_scatter
 from slimgrad.distributed.exchange import GATHER, SPREAD, Exchange
 from slimgrad.distributed.pieces import Piece, encode_frame, frame_bound
-from slimgrad.kept.keeper import Keeper
-from slimgrad.kept.settings import Keep
+from slimgrad.saved.packer import Packer
+from slimgrad.saved.settings import Saved
 
 RANKS, STEPS = 4, 50
 SHAPES = {"batch": (4, 6, 16), "d_model": 16, "nhead": 2, "dim_feedforward": 32}
@@ -32,7 +32,7 @@ def _transformer(gradients):
     model = nn.Transformer(
         SHAPES["d_model"], SHAPES["nhead"], 2, 2, SHAPES["dim_feedforward"], batch_first=True
     )
-    return sg.compress(model, gradients, kept=4)
+    return sg.compress(model, gradients, saved=4)
 
 
 def _gate_seeds(controller):
@@ -53,7 +53,7 @@ def test_no_two_keys_are_equal():
         assert len(seeds) == (32 if not controller.prune.is_sparse else 64)
         for seed, step, rank in itertools.product(seeds, range(STEPS), range(RANKS)):
             keys.append(sg.derive_seed(seed, step, rank))
-        seed = controller.kept.keeper.seed
+        seed = controller.saved.packer.seed
         for rank, number in itertools.product(range(RANKS), range(40 * STEPS)):
             keys.append(sg.derive_seed(sg.derive_seed(seed, rank), number))
     names = [name for name, _ in controller.model.named_parameters()]
@@ -122,9 +122,9 @@ def test_errors_of_saved_tensors_are_independent(ranks):
     """Two tensors in each of 8 steps: (rank, tensor) is not a sum."""
     x, errors = _values(), []
     for rank in range(ranks):
-        keeper = Keeper(Keep(4), seed=3, stream=rank)
+        packer = Packer(Saved(4), seed=3, stream=rank)
         for _ in range(8 * 2):
-            errors.append(keeper.pack(x.clone().requires_grad_() * 1).unpack().detach() - x)
+            errors.append(packer.pack(x.clone().requires_grad_() * 1).unpack().detach() - x)
     assert_independent(errors)
 
 

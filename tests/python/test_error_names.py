@@ -18,9 +18,9 @@ def model() -> nn.Module:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: sg.compress(model(), kept=5), "[compress] expected bits"),
-        (lambda: sg.keep(bits=5), "[keep] expected bits"),
-        (lambda: sg.Keep(bits=5), "[Keep] expected bits"),
+        (lambda: sg.compress(model(), saved=5), "[compress] expected bits"),
+        (lambda: sg.saved_tensors(bits=5), "[saved_tensors] expected bits"),
+        (lambda: sg.Saved(bits=5), "[Saved] expected bits"),
         (lambda: sg.compress(model(), activations=7), "[compress] expected bits"),
         (lambda: sg.nn.convert_activations(model(), 7), "[convert_activations] expected bits"),
         (lambda: sg.compress(model(), "fp9"), "[compress] expected 2 to 8 bits"),
@@ -46,7 +46,7 @@ def test_misuse_names_what_was_called(call, text):
         lambda: sg.encode(torch.ones(4), bits="a"),
         lambda: sg.encode(torch.ones(4), 3),
         lambda: sg.compress(model(), sg.Prune(0.5)).set_sparsity("a"),
-        lambda: sg.keep().load_state_dict(3),
+        lambda: sg.saved_tensors().load_state_dict(3),
     ],
 )
 def test_another_type_is_a_type_error(call):
@@ -63,7 +63,7 @@ def test_another_type_is_a_type_error(call):
         lambda: sg.Quantize(format="1-3-2", method="lognormal"),
         lambda: sg.LossScale(growth_interval=5),
         lambda: sg.LossScale("a"),
-        lambda: sg.Keep(bits="exact", rounding="nearest"),
+        lambda: sg.Saved(bits="exact", rounding="nearest"),
         lambda: sg.nn.GELU(bits="exact", interval=(-5, 5)),
         lambda: sg.functional.silu(torch.ones(3), bits="exact", weight="uniform"),
         lambda: sg.compress(model(), "fp6", inputs=torch.ones(1, 8)),
@@ -85,7 +85,7 @@ def test_counters_that_would_stand_still_do_not_load(field):
 
 
 def test_a_number_of_draws_that_nobody_made_does_not_load():
-    keeping = sg.keep(bits=4, seed=1)
+    keeping = sg.saved_tensors(bits=4, seed=1)
     state = keeping.state_dict()
     state["draws"][1] = 2**53
     with pytest.raises(ValueError, match=r"\[load_state_dict\] expected the number in 'draws'"):

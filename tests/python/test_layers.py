@@ -58,8 +58,8 @@ PUBLIC_LAYER = {
     "treatment_choice.h": "arrays",
     "activations.h": "torch",
     "gradient_gate.h": "torch",
-    "keeper.h": "torch",
-    "kept.h": "torch",
+    "saved_tensors.h": "torch",
+    "saved_tensor.h": "torch",
     "nn_layers.h": "torch",
     "nn_state.h": "torch",
     "sparse_layers.h": "torch",
@@ -129,7 +129,7 @@ def test_kernels_do_not_allocate(file):
 
 
 # The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
-ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "kept"}
+ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "saved"}
 
 
 def test_layers_have_the_same_rooms():

@@ -27,7 +27,7 @@ def test_lines_have_the_fields_of_the_trainers(tmp_path):
         assert set(theirs[0]) <= set(ours[0])
     fields = {name for line in trainers if line["kind"] == "config" for name in line}
     (config,) = [line for line in own if line["kind"] == "config"]
-    assert set(config) - fields == {"machine", "kept"}  # younger than that file
+    assert set(config) - fields == {"machine", "saved"}  # younger than that file
 
 
 def test_values_are_those_of_the_report(tmp_path):

@@ -61,23 +61,23 @@ def own_line(path, gradients, activations, kept):
     if (gradients, activations, kept) == ("none", None, None):
         steps(model, lambda step, loss: sg.log_run(model, path, step, loss=loss))
     else:
-        options = {"activations": activations, "kept": kept, "min_elements": 1, "seed": 1}
+        options = {"activations": activations, "saved": kept, "min_elements": 1, "seed": 1}
         controller = sg.compress(model, GRADIENTS[gradients], **options)
         steps(model, lambda step, loss: controller.log(path, step, loss=loss))
     return [line for line in lines_of(path) if line["kind"] == "config"][-1]
 
 
-@pytest.mark.parametrize(("activations", "kept"), OTHERS)
+@pytest.mark.parametrize(("activations", "saved"), OTHERS)
 def test_both_writers_say_what_was_set_and_the_page_says_it(tmp_path, activations, kept):
     wanted = [name_of(gradients, activations, kept) for gradients in GRADIENTS]
     own = [own_line(tmp_path / "own", name, activations, kept) for name in GRADIENTS]
     more = [] if activations is None else ["--activations", activations, "--nonlinearity", "gelu"]
-    more += [] if kept is None else ["--kept", kept]
+    more += [] if kept is None else ["--saved", kept]
     trained, _ = trainer_lines(tmp_path / "trained", *TRAINER, *more, "--gradients", *GRADIENTS)
     for run, (name, line) in enumerate(zip(GRADIENTS, own, strict=True), 1):
         theirs = trained.one("config", run)
         assert line["gradients"] == theirs["gradients"] == name
-        for field in ("activations", "kept", "schema", "version", "machine"):
+        for field in ("activations", "saved", "schema", "version", "machine"):
             assert line[field] == theirs[field]
         # What has the same name has the same meaning and type; of options, the same default.
         for field in line.keys() & {"split", "scale", "rounding", "underflow", "refresh", "warmup"}:
@@ -87,11 +87,11 @@ def test_both_writers_say_what_was_set_and_the_page_says_it(tmp_path, activation
         settings = {field for field in line if not field.startswith("kept_")}
         assert settings <= theirs.keys()
         assert line["model"] == "Sequential" and line["parameters"] == 9610
-        assert ("kept_bytes" in trained.one("epoch", run)) == (kept is not None)
+        assert ("saved_bytes" in trained.one("epoch", run)) == (kept is not None)
     for line in lines_of(tmp_path / "own"):
         if line["kind"] == "epoch":
             assert line.keys() <= trained.one("epoch").keys()
-            assert ("kept_bytes" in line) == (kept is not None)
+            assert ("saved_bytes" in line) == (kept is not None)
     for writer in ("own", "trained"):
         write_report([tmp_path / writer], tmp_path / "page.html")
         assert names_on(tmp_path / "page.html") == (wanted, wanted)
@@ -99,13 +99,13 @@ def test_both_writers_say_what_was_set_and_the_page_says_it(tmp_path, activation
 
 def test_saved_tensors_and_forward_passes_in_int4_have_names(tmp_path):
     model = network()
-    controller = sg.compress(model, kept=4, seed=1)
+    controller = sg.compress(model, saved=4, seed=1)
     steps(model, lambda step, loss: controller.log(tmp_path / "own", step, loss=loss))
     trainer_lines(tmp_path / "trained", *TRAINER, "--gradients", "none", "--fake-int4")
     write_report([tmp_path / "own", tmp_path / "trained"], tmp_path / "page.html")
     assert names_on(tmp_path / "page.html")[0] == ["kept 4", "fake int4"]
     (epoch, *_) = [line for line in lines_of(tmp_path / "own") if line["kind"] == "epoch"]
-    assert 0 < epoch["kept_bytes"] < epoch["saved_bytes"]
+    assert 0 < epoch["saved_bytes"] < epoch["plain_saved_bytes"]
     assert "<th>saved for backward</th>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
@@ -141,7 +141,7 @@ def test_what_is_refused(tmp_path):
         sg.log_run(model, path, 1)
     with pytest.raises(ValueError, match=r"\[log_run\] expected metrics among .*, got 'lost'"):
         sg.log_run(model, path, 1, lost=1)
-    controller = sg.compress(model, kept=4)
+    controller = sg.compress(model, saved=4)
     with pytest.raises(ValueError, match=r"\[log_run\] expected a model that nothing compresses"):
         sg.log_run(model, path, 1, loss=1)
     with pytest.raises(ValueError, match=r"\[log\] expected step, because .*, got none"):
@@ -196,7 +196,7 @@ def test_captions_are_true_of_logged_losses(tmp_path):
 def test_plain_training_is_what_compressed_runs_are_measured_by(tmp_path):
     """And not a run that compresses something else than gradients."""
     path = tmp_path / "runs"
-    for how, accuracy in (({"gradients": "fp6"}, 0.5), ({"kept": 4}, 0.9)):
+    for how, accuracy in (({"gradients": "fp6"}, 0.5), ({"saved": 4}, 0.9)):
         model = network()
         controller = sg.compress(model, min_elements=1, **how)
         steps(model, lambda step, _: controller.log(path, step, test_accuracy=accuracy), 1)  # noqa: B023

@@ -156,16 +156,16 @@ def test_activations_keep_what_they_are_told_to(tmp_path):
 
 
 def test_autograd_keeps_what_it_is_told_to(tmp_path):
-    args = [*TINIEST, "--gradients", "none", "--kept"]
+    args = [*TINIEST, "--gradients", "none", "--saved"]
     weights, bytes_kept = {}, {}
     for kept in ("torch", "exact", "8", "4", "2"):
         lines, _ = lines_of(tmp_path / "out", *args, kept)
-        assert lines.one("config")["kept"] == kept
+        assert lines.one("config")["saved"] == kept
         weights[kept] = lines.one("end")["weights"]
         epoch = lines.one("epoch")
-        assert ("kept_bytes" in epoch) == (kept != "torch")
-        bytes_kept[kept] = epoch.get("kept_bytes")
-        saved = epoch.get("saved_bytes")
+        assert ("saved_bytes" in epoch) == (kept != "torch")
+        bytes_kept[kept] = epoch.get("saved_bytes")
+        saved = epoch.get("plain_saved_bytes")
     assert weights["exact"] == weights["torch"]
     assert len(set(weights.values())) == 4
     assert saved > bytes_kept["exact"] > bytes_kept["8"] > bytes_kept["4"] > bytes_kept["2"] > 0

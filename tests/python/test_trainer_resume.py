@@ -19,7 +19,7 @@ SHORT = [*SIZE, "--batch", "4", "--epochs", "3"]
     [
         ["--gradients", "prune:0.9+fp4", "--allocation", "min_cosine", "--augment", "yes"],
         ["--gradients", "1-3-0", "--refresh", "epoch", "--optimizer", "sgd"],
-        ["--gradients", "sparse:0.9:0.5", "--model", "resnet20", "--kept", "4"],
+        ["--gradients", "sparse:0.9:0.5", "--model", "resnet20", "--saved", "4"],
         ["--gradients", "fp6", "--model", "gpt", "--scale", "dynamic:2^16:2", "--activations", "2"],
         ["--gradients", "none", "--probe-at", "3", "9"],
     ],
@@ -27,7 +27,7 @@ SHORT = [*SIZE, "--batch", "4", "--epochs", "3"]
 def test_goes_on_to_the_bit(args, tmp_path):
     command = [*SHORT, *args]
     whole, _ = lines_of(tmp_path / "whole", *command)
-    kept = ["--checkpoint", tmp_path / "kept", "--out", tmp_path / "parts"]
+    kept = ["--checkpoint", tmp_path / "saved", "--out", tmp_path / "parts"]
     for steps in (8, 12):  # inside of the second epoch, and at its end
         done = run(*command, *kept, "--stop-after-steps", steps, *(["--resume"] * (steps > 8)))
         assert done.returncode == 3, done.stderr
@@ -39,21 +39,21 @@ def test_goes_on_to_the_bit(args, tmp_path):
     parts = Lines(tmp_path / "parts")
     assert parts.one("end")["resumed"] == 2
     assert parts.untimed() == whole.untimed()
-    assert not list((tmp_path / "kept").glob("*.new"))
+    assert not list((tmp_path / "saved").glob("*.new"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_writes_a_checkpoint(number, tmp_path):
     # So long that the signal comes before its end.
     command = [*SIZE, "--batch", "4", "--epochs", "10000", "--gradients", "none", "fp6"]
-    command += ["--checkpoint", str(tmp_path / "kept")]
+    command += ["--checkpoint", str(tmp_path / "saved")]
     with subprocess.Popen([PROGRAM, *command], stderr=subprocess.PIPE, text=True) as process:
         process.stderr.readline()  # it is training
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 3
     assert said.splitlines()[-1].startswith("slimgrad-train: interrupted")
-    assert (tmp_path / "kept" / "run1.checkpoint").exists()
+    assert (tmp_path / "saved" / "run1.checkpoint").exists()
     done = run(*command, "--resume", "--rate", "0.5")
     assert done.returncode == 2 and "rate 0.003, got 0.5" in done.stderr
 
@@ -61,7 +61,7 @@ def test_a_signal_writes_a_checkpoint(number, tmp_path):
 def test_finished_runs_are_not_trained_again(tmp_path):
     command = [*SHORT, "--gradients", "none", "fp6"]
     whole, _ = lines_of(tmp_path / "whole", *command)
-    kept = ["--checkpoint", tmp_path / "kept", "--out", tmp_path / "parts"]
+    kept = ["--checkpoint", tmp_path / "saved", "--out", tmp_path / "parts"]
     # Both runs have 18 steps: the first is stopped in its 18th, the second then, too.
     assert run(*command, *kept, "--stop-after-steps", "18").returncode == 3
     assert run(*command, *kept, "--resume", "--stop-after-steps", "18").returncode == 3
@@ -118,7 +118,7 @@ def run_list(tmp_path, *args):
         **os.environ,
         "SLIMGRAD_TRAIN": PROGRAM,
         "RESULTS": str(tmp_path / "results"),
-        "CHECKPOINTS": str(tmp_path / "kept"),
+        "CHECKPOINTS": str(tmp_path / "saved"),
     }
     return subprocess.Popen(
         [ROOT / "scripts" / "run-list", *map(str, args)],
@@ -137,12 +137,12 @@ def test_a_list_of_runs_can_be_stopped(tmp_path):
     )
     with run_list(tmp_path, runs, "DATA") as process:
         assert process.stdout.readline().startswith("short: ")
-        while not (tmp_path / "kept" / "long" / "run1.checkpoint").exists():
+        while not (tmp_path / "saved" / "long" / "run1.checkpoint").exists():
             assert process.poll() is None
         process.terminate()
         _, said = process.communicate(timeout=60)
     assert process.returncode == 3 and "stopped in long" in said
-    assert not (tmp_path / "kept" / "short").exists()
+    assert not (tmp_path / "saved" / "short").exists()
     assert Lines(tmp_path / "results" / "short.jsonl").one("end")["steps"] == 4
     runs.write_text(runs.read_text().replace("10000", "9999"))  # refused: another run
     with run_list(tmp_path, runs, "DATA") as process:

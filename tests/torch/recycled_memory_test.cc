@@ -65,7 +65,7 @@ TEST_F(RecycledMemory, OfUnpackedGoesBeforeMoreIsTaken) {
 TEST_F(RecycledMemory, OfUnpackedIsLimited) {
   { const at::Tensor first = unpacked(20), second = unpacked(20); }
   EXPECT_EQ(recycled_bytes(), 20 * kMebi);
-  unpacked(static_cast<std::int64_t>(kMostKeptUnpacked) / kMebi + 1);
+  unpacked(static_cast<std::int64_t>(kMostUnpackedCached) / kMebi + 1);
   EXPECT_EQ(recycled_bytes(), 0);
 }
 

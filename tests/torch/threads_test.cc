@@ -175,12 +175,12 @@ TEST_F(Threads, PassesThroughOneSparseLayer) {
 
 TEST_F(Threads, OneKeeper) {
   const at::Tensor x = torch::randn({64, 128}).requires_grad_();
-  Keeper keeper({.bits = 2}, 5);
+  SavedTensors saved_tensors({.bits = 2}, 5);
   const Tensors results = passes_of_all([&] {
     const at::Tensor own = x * 1;  // memory of its own, and so draws
-    return keeper.keep(own)->unpack();
+    return saved_tensors.keep(own)->unpack();
   });
-  EXPECT_EQ(keeper.number(), static_cast<std::uint64_t>(kCallers * kPasses));
+  EXPECT_EQ(saved_tensors.number(), static_cast<std::uint64_t>(kCallers * kPasses));
   expect_all_different(results);
 }
 

@@ -54,7 +54,7 @@ for gradients, activations, kept in ((gated, 3, 8), (sparse, None, "exact")):
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3), nn.GELU(), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(25088, 10)
     )
-    controller = sg.compress(model, gradients, activations=activations, kept=kept, seed=1)
+    controller = sg.compress(model, gradients, activations=activations, saved=kept, seed=1)
     nn.functional.cross_entropy(model(images), labels).backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
     assert controller.summary()

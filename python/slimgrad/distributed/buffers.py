@@ -9,7 +9,7 @@ import torch
 # Buffers are handed out in multiples of this, so that frames of nearly the same size share them.
 _STEP = 1 << 20
 # Of addresses: of a buffer that holds a coded frame a seventh or so was ever written.
-_MOST_KEPT = 1 << 30
+_MOST_CACHED = 1 << 30
 
 
 class Buffers:
@@ -17,22 +17,22 @@ class Buffers:
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._kept: dict[tuple, list[torch.Tensor]] = {}
-        self._kept_bytes = 0
+        self._cached: dict[tuple, list[torch.Tensor]] = {}
+        self._cached_bytes = 0
 
     def take(self, size: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
         """At least ``size`` elements, whatever they hold."""
         size = max(1, -(-size // _STEP)) * _STEP
         with self._lock:
-            kept = self._kept.get((size, dtype))
-            if kept:
-                buffer = kept.pop()
-                self._kept_bytes -= buffer.nbytes
+            cached = self._cached.get((size, dtype))
+            if cached:
+                buffer = cached.pop()
+                self._cached_bytes -= buffer.nbytes
                 return buffer
         return torch.empty(size, dtype=dtype)
 
     def give_back(self, buffer: torch.Tensor) -> None:
         with self._lock:
-            if self._kept_bytes + buffer.nbytes <= _MOST_KEPT:
-                self._kept.setdefault((buffer.numel(), buffer.dtype), []).append(buffer)
-                self._kept_bytes += buffer.nbytes
+            if self._cached_bytes + buffer.nbytes <= _MOST_CACHED:
+                self._cached.setdefault((buffer.numel(), buffer.dtype), []).append(buffer)
+                self._cached_bytes += buffer.nbytes

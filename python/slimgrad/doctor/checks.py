@@ -188,20 +188,20 @@ def _inverted(dtype: torch.dtype) -> list[torch.Tensor]:
     return [result for f in (gelu, silu, mish) for result in _activated(f, dtype, bits="exact")]
 
 
-def _kept(dtype: torch.dtype) -> list[torch.Tensor]:
+def _saved(dtype: torch.dtype) -> list[torch.Tensor]:
     x = _random(10_007).to(dtype)
     results = []
     for bits in (2, 4, 8):
         for rounding in ("nearest", "stochastic"):
-            words = ops.keep_values(x, bits, 0, rounding, 10, 0)
-            results += [words, ops.restore_values(words, x.shape, x.stride(), dtype, bits, 0)]
+            words = ops.pack_saved(x, bits, 0, rounding, 10, 0)
+            results += [words, ops.unpack_saved(words, x.shape, x.stride(), dtype, bits, 0)]
     return results
 
 
 def _kept_exactly(dtype: torch.dtype) -> list[torch.Tensor]:
     """Between its lists are a few bytes that mean nothing: what comes back is compared."""
     x = _random(10_007).to(dtype).relu()
-    return [ops.restore_exact(ops.keep_exact(x), x.shape, x.stride(), dtype)]
+    return [ops.unpack_exact(ops.pack_exact(x), x.shape, x.stride(), dtype)]
 
 
 # ---- sparse products ----------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def checks() -> Iterator[Check]:
             ("fewbit/invertible",),
             partial(_inverted, dtype),
         )
-        yield Check(_name("keep", dtype), ("kept/pack", "kept/unpack"), partial(_kept, dtype))
+        yield Check(_name("saved", dtype), ("saved/pack", "saved/unpack"), partial(_saved, dtype))
         yield Check(
             _name("keep without zeros", dtype), ("coding/nonzeros",), partial(_kept_exactly, dtype)
         )

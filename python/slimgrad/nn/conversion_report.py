@@ -14,14 +14,14 @@ from .masks import Dropout, MaxPool2d
 class ConversionReport:
     """``converted``: (name, what it was, what it is). ``left``: (name, what it is, why).
 
-    ``kept``: by name, what a converted one keeps for backward, in words. ``looked``: whether
+    ``saved``: by name, what a converted one keeps for backward, in words. ``looked``: whether
     activations were looked for at all; ``with_inputs``: whether a forward pass
     looked for those that are called as functions.
     """
 
     converted: list[tuple[str, str, str]] = field(default_factory=list)
     left: list[tuple[str, str, str]] = field(default_factory=list)
-    kept: dict[str, str] = field(default_factory=dict)
+    saved: dict[str, str] = field(default_factory=dict)
     looked: bool = False
     with_inputs: bool = False
 
@@ -50,7 +50,7 @@ class ConversionReport:
         is_wrapped = isinstance(new, fewbit.Stepwise)
         now = f"Stepwise({was}, {new.extra_repr()})" if is_wrapped else repr(new)
         self.converted.append((name, was, now))
-        self.kept[name] = kept_by(new)
+        self.saved[name] = saved_by(new)
 
     def leave(self, name: str, module: nn.Module, why: str) -> None:
         self.left.append((name, type(module).__name__, why))
@@ -62,7 +62,7 @@ def _exact_bits(module: nn.Module) -> int:
     return 1 if is_even else 2  # nn.ReLU6 is a Hardtanh.
 
 
-def kept_by(module: nn.Module) -> str:
+def saved_by(module: nn.Module) -> str:
     """What a converted module keeps for backward, in words."""
     if isinstance(module, Dropout):
         return "1 bit instead of the mask"

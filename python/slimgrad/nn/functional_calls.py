@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..saved import call_with, undisturbed
+from ..saved.saved_bytes import call_with, undisturbed
 
 FUNCTION_NAMES = {
     "relu", "leaky_relu", "prelu", "threshold", "relu6", "hardtanh", "hardsigmoid", "hardshrink",

@@ -78,7 +78,7 @@ def _results(run: Run) -> dict[str, str]:
     steps = number(end, "steps") or max((line["step"] for line in run.epochs), default=None)
     median = number(end, "median_step_seconds")
     memory = number(end, "peak_memory_bytes")
-    saved, kept = (run.result(name) for name in ("saved_bytes", "kept_bytes"))
+    plain, saved = (run.result(name) for name in ("plain_saved_bytes", "saved_bytes"))
     state = "diverged" if end.get("diverged") else "finished" if run.end else "not finished"
     cells = {
         "test accuracy": accuracy if accuracy is None else percent(accuracy),
@@ -87,7 +87,7 @@ def _results(run: Run) -> dict[str, str]:
         "bits a value": bits if bits is None else f"{bits:.2f}",
         "steps": steps if steps is None else f"{steps:,}",
         "ms a step (median)": median if median is None else f"{1e3 * median:.1f}",
-        "saved for backward": f"{size(kept)} of {size(saved)}" if saved and kept else None,
+        "saved for backward": f"{size(saved)} of {size(plain)}" if plain and saved else None,
         "peak memory": memory if memory is None else size(memory),
         "state": state if run.config.get("epochs") else None,
     }

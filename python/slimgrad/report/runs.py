@@ -98,7 +98,7 @@ class Run:
         config = self.config
         gradients = str(config.get("gradients") or "none")
         words = [] if gradients == "none" else [gradients]
-        for name in ("activations", "kept"):
+        for name in ("activations", "saved"):
             if config.get(name) not in (None, "torch"):
                 words.append(f"{name} {config[name]}")
         return [*words, "fake int4"] if config.get("fake_int4") else words

@@ -144,7 +144,7 @@ def test_remove_restores_the_model(gradients):
     assert sg.compress(model, gradients).converted == GATED
 
 
-@pytest.mark.parametrize("how", [{"gradients": "fp6"}, {"kept": 4}, {"activations": 3}], ids=str)
+@pytest.mark.parametrize("how", [{"gradients": "fp6"}, {"saved": 4}, {"activations": 3}], ids=str)
 def test_a_controller_says_that_it_was_removed(tmp_path, how):
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
     controller = sg.compress(model, **how)

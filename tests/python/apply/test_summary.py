@@ -109,7 +109,7 @@ def test_everything_is_in_it_and_fits(controllers, name, sparse, width):
     assert all_names == {row[0] for row in activations.converted + activations.left}
     for layer, was, _ in activations.converted:
         (sentence,) = [s for s, names in found if layer in names]
-        assert activations.kept[layer] in sentence and was in sentence
+        assert activations.saved[layer] in sentence and was in sentence
     assert "Stepwise" not in text
     # Warnings at the end; sentences of the same kind are one.
     warnings = [(s, n) for s, n in named if s.startswith("warning")]

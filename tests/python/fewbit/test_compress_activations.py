@@ -10,7 +10,7 @@ import slimgrad as sg
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 BATCH, WIDTH = 64, 256
-KEPT = BATCH * WIDTH  # elements of an activation's input
+SAVED = BATCH * WIDTH  # elements of an activation's input
 
 
 class Net(nn.Module):
@@ -59,11 +59,11 @@ def test_the_bytes_kept_fall_to_the_bits(nets, bits):
     after = sg.saved_bytes(ours, x)
     # The output of a ReLU is all that torch keeps of it, and the next layer keeps that, too.
     for name, exact in (("gelu", None), ("silu", None), ("relu", 1)):
-        assert before.by_layer[name] == 4 * KEPT
-        assert after.by_layer[name] == KEPT * (exact or bits) // 8
+        assert before.by_layer[name] == 4 * SAVED
+        assert after.by_layer[name] == SAVED * (exact or bits) // 8
     # What the layer behind it then keeps for itself.
-    assert after.by_layer["third"] == before.by_layer.get("third", 0) + 4 * KEPT
-    assert after.total == sum(after.by_layer.values()) < before.total - 2 * KEPT
+    assert after.by_layer["third"] == before.by_layer.get("third", 0) + 4 * SAVED
+    assert after.total == sum(after.by_layer.values()) < before.total - 2 * SAVED
 
 
 @pytest.mark.parametrize("bits", [1, 3, "exact"])
@@ -94,8 +94,8 @@ def test_gradients_follow_the_bits(nets):
     "how",
     [
         {"activations": 3},
-        {"activations": "exact", "kept": 4},
-        {"gradients": "fp6", "activations": 3, "kept": "exact"},
+        {"activations": "exact", "saved": 4},
+        {"gradients": "fp6", "activations": 3, "saved": "exact"},
         {"gradients": sg.Prune(weight=0.9, input=0.5), "activations": 2},
     ],
 )
@@ -110,7 +110,7 @@ def test_the_plain_column_is_that_of_the_plain_model(nets, how):
         assert sum(found.by_layer.values()) == found.total
     lines = str(sg.saved_bytes(ours, x)).splitlines()
     total = next(line for line in lines if line.endswith("total"))
-    assert lines[0].split() == ["plain", "kept"] and f"{before.total:,}" in total
+    assert lines[0].split() == ["plain", "saved"] and f"{before.total:,}" in total
     rows = [line.replace(",", "").split()[:2] for line in lines[1 : lines.index(total)]]
     assert [sum(int(row[i]) for row in rows) for i in (0, 1)] == [before.total, found.total]
 

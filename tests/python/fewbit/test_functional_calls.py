@@ -190,7 +190,7 @@ def test_a_report_of_nothing_says_why():
 
 
 @pytest.mark.parametrize(
-    ("make", "kept"),
+    ("make", "saved"),
     [
         (nn.ReLU, "1 bit instead of the input, exact"),
         (nn.ReLU6, "2 bits instead of the input, exact"),
@@ -205,7 +205,7 @@ def test_what_is_kept_is_said(make, kept):
     model = nn.Sequential(nn.Conv2d(2, 16, 1), make())
     x = torch.randn(2, 2, 16, 16)
     report = sg.nn.convert_activations(model, 3)
-    assert report.kept == {"1": kept}
+    assert report.saved == {"1": kept}
     elements = model(x).numel() if isinstance(model[1], nn.MaxPool2d) else 2 * 16 * 16 * 16
     saved = sg.saved_bytes(model, x).by_layer["1"]
     assert saved == elements * int(kept.split()[0]) // 8
@@ -213,10 +213,10 @@ def test_what_is_kept_is_said(make, kept):
 
 def test_exact_random_and_wrapped_ones():
     report = sg.nn.convert_activations(nn.Sequential(nn.RReLU()), 3)
-    assert report.kept == {"0": "torch's own in training, 1 bit in evaluation"}
+    assert report.saved == {"0": "torch's own in training, 1 bit in evaluation"}
     report = sg.nn.convert_activations(nn.Sequential(nn.GELU()), "exact")
-    assert report.kept == {"0": "the output and 1 bit instead of the input"}
+    assert report.saved == {"0": "the output and 1 bit instead of the input"}
     activations = pytest.importorskip("transformers.activations")
     report = sg.nn.convert_activations(nn.Sequential(activations.NewGELUActivation()), 2)
     assert report.converted == [("0", "NewGELUActivation", "Stepwise(NewGELUActivation, levels=4)")]
-    assert report.kept == {"0": "2 bits instead of the input"}
+    assert report.saved == {"0": "2 bits instead of the input"}

@@ -1,0 +1,224 @@
+// What backward keeps, as tensors: the ops behind slimgrad.saved_tensors().
+//
+// A dense tensor of any layout is packed in the order of its memory and comes back with its
+// strides; whatever has holes is first copied into the layout that torch gives a result.
+#include "torch/saved/ops.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/library.h>
+
+#include <vector>
+
+#include "arrays/saved/saved.h"
+#include "base/check.h"
+#include "torch/checks.h"
+#include "torch/elements.h"
+#include "torch/errors.h"
+#include "torch/fewbit/ops.h"
+#include "torch/no_gradient.h"
+#include "torch/recycled_memory.h"
+#include "torch/threads.h"
+
+namespace slimgrad::torch_ops {
+namespace {
+
+// ---- checks and sizes --------------------------------------------------------------------------
+
+c10::SymInt num_saved_words(const c10::SymInt& num_values, const saved::Format& format) {
+  constexpr auto kBlock = static_cast<std::int64_t>(saved::kBlockValues);
+  const auto group = static_cast<std::int64_t>(format.group);
+  return (num_values + (kBlock - 1)) / kBlock *
+             static_cast<std::int64_t>(fewbit::block_words(format.bits)) +
+         (num_values + (group - 1)) / group + 1;
+}
+
+void check_restored(const char* op, const at::Tensor& packed, at::ScalarType expected,
+                    at::ScalarType dtype) {
+  check(packed.scalar_type() == expected && packed.dim() == 1, op,
+        std::string("packed words as a one-dimensional ") + c10::toString(expected) + " tensor",
+        packed.toString(), " with ", packed.dim(), " dimensions");
+  check(is_float_dtype(dtype), op, "dtype to be float32, bfloat16 or float16",
+        c10::toString(dtype));
+}
+
+void check_words(const at::Tensor& packed, const c10::SymInt& num_values,
+                 const saved::Format& format) {
+  check(packed.sym_numel() == num_saved_words(num_values, format), "unpack_saved",
+        "as many words as so many values have with these bits and groups", packed.sym_numel());
+}
+
+// Memory that the next result of the same size gets again: a backward pass unpacks tensor after
+// tensor, and fresh pages would cost more than the arithmetic.
+at::Tensor empty_result(const char* op, at::IntArrayRef size, at::IntArrayRef stride,
+                        at::ScalarType dtype) {
+  at::Tensor result = recycled_empty_unpacked(size, stride, dtype);
+  check(result.is_non_overlapping_and_dense(), op, "strides of a dense tensor", stride);
+  return result;
+}
+
+// ---- few bits ----------------------------------------------------------------------------------
+
+}  // namespace
+
+void check_saved_options(const SavedOptions& options, const char* op) {
+  if (options.bits != 0) {
+    check(options.bits > 0, op, "bits to be 8, 4, 2 or 0", options.bits);
+    saved_format(op, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest");
+    return;
+  }
+  check(options.group == 0, op, "no group with bits = 0", options.group);
+  check(options.is_stochastic, op, "no rounding to the nearest with bits = 0", "one");
+}
+
+at::Tensor pack_saved_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t group,
+                          std::string_view rounding, std::int64_t seed, std::int64_t number) {
+  check_float_dtype(x, "pack_saved");
+  const saved::Format format = saved_format("pack_saved", bits, group, rounding);
+  const at::Tensor dense = dense_like_result(x);
+  const auto num_values = static_cast<std::size_t>(x.numel());
+  const at::Tensor words =
+      at::empty({static_cast<std::int64_t>(saved::num_words(num_values, format))},
+                at::TensorOptions().dtype(at::kInt));
+  with_element_type(x.scalar_type(), [&]<typename T>() {
+    pack_saved<T>(elements<T>(dense), format, static_cast<std::uint64_t>(seed),
+                  static_cast<std::uint64_t>(number), for_tasks,
+                  mutable_elements<std::uint32_t>(words));
+  });
+  return words;
+}
+
+at::Tensor unpack_saved_cpu(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
+                            at::ScalarType dtype, std::int64_t bits, std::int64_t group) {
+  check_restored("unpack_saved", packed, at::kInt, dtype);
+  const saved::Format format = saved_format("unpack_saved", bits, group, "nearest");
+  const at::Tensor result = empty_result("unpack_saved", size, stride, dtype);
+  check_words(packed, result.numel(), format);
+  const at::Tensor words = packed.contiguous();
+  with_element_type(dtype, [&]<typename T>() {
+    unpack_saved<T>(elements<std::uint32_t>(words), format, for_tasks, mutable_elements<T>(result));
+  });
+  return result;
+}
+
+std::int64_t saved_bad_groups(const at::Tensor& packed) {
+  check(packed.scalar_type() == at::kInt && packed.dim() == 1 && packed.numel() > 0 &&
+            packed.is_contiguous() && packed.device().is_cpu(),
+        "saved_bad_groups", "packed words", packed.toString());
+  return elements<std::uint32_t>(packed).back();
+}
+
+namespace {
+
+at::Tensor pack_saved_meta(const at::Tensor& x, std::int64_t bits, std::int64_t group,
+                           std::string_view rounding, c10::SymInt, c10::SymInt) {
+  check_float_dtype(x, "pack_saved");
+  const saved::Format format = saved_format("pack_saved", bits, group, rounding);
+  return at::empty_symint({num_saved_words(x.sym_numel(), format)}, x.options().dtype(at::kInt));
+}
+
+at::Tensor unpack_saved_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
+                             c10::SymIntArrayRef stride, at::ScalarType dtype, std::int64_t bits,
+                             std::int64_t group) {
+  check_restored("unpack_saved", packed, at::kInt, dtype);
+  const saved::Format format = saved_format("unpack_saved", bits, group, "nearest");
+  at::Tensor result = at::empty_strided_symint(size, stride, packed.options().dtype(dtype));
+  check_words(packed, result.sym_numel(), format);
+  return result;
+}
+
+// ---- exactly -----------------------------------------------------------------------------------
+
+// Where less than this part of the bytes is saved, the tensor may as well stay as it is.
+constexpr std::size_t kLeastSaving = 8;
+
+}  // namespace
+
+at::Tensor pack_exact_cpu(const at::Tensor& x, bool only_masks) {
+  check_float_dtype(x, "pack_exact");
+  const at::Tensor dense = dense_like_result(x);
+  const auto num_values = static_cast<std::size_t>(x.numel());
+  const auto width = static_cast<std::size_t>(x.element_size());
+  const void* const values = dense.const_data_ptr();
+  const auto empty_bytes = [](std::size_t size) {
+    return at::empty({static_cast<std::int64_t>(size)}, at::TensorOptions().dtype(at::kByte));
+  };
+  if (const auto survivor = only_survivor(values, num_values, width, for_tasks)) {
+    const at::Tensor bytes = empty_bytes(mask_bytes(num_values));
+    keep_mask(values, num_values, width, *survivor, for_tasks,
+              mutable_elements<std::uint8_t>(bytes));
+    return bytes;
+  }
+  if (only_masks) return empty_bytes(0);
+  const ExactLayout layout = exact_layout(values, num_values, width, for_tasks);
+  const std::size_t plain = num_values * width;
+  if (layout.num_bytes() > plain - plain / kLeastSaving) return empty_bytes(0);
+  const at::Tensor bytes = empty_bytes(layout.num_bytes());
+  pack_exactly(values, num_values, width, layout, for_tasks, mutable_elements<std::uint8_t>(bytes));
+  return bytes;
+}
+
+at::Tensor unpack_exact_cpu(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
+                            at::ScalarType dtype) {
+  check_restored("unpack_exact", packed, at::kByte, dtype);
+  const at::Tensor result = empty_result("unpack_exact", size, stride, dtype);
+  const at::Tensor bytes = packed.contiguous();
+  restore_exactly(elements<std::uint8_t>(bytes), static_cast<std::size_t>(result.element_size()),
+                  for_tasks, result.mutable_data_ptr(), static_cast<std::size_t>(result.numel()));
+  return result;
+}
+
+namespace {
+
+at::Tensor unpack_exact_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
+                             c10::SymIntArrayRef stride, at::ScalarType dtype) {
+  check_restored("unpack_exact", packed, at::kByte, dtype);
+  return at::empty_strided_symint(size, stride, packed.options().dtype(dtype));
+}
+
+// ---- around them -------------------------------------------------------------------------------
+
+}  // namespace
+
+// The strides that a tensor comes back with: its own if it is dense.
+std::vector<std::int64_t> restored_strides(const at::Tensor& x) {
+  if (x.is_non_overlapping_and_dense()) return x.strides().vec();
+  return at::empty_like(x, x.options().device(at::kMeta)).strides().vec();
+}
+
+namespace {
+
+// From now on `holder._version` is that of `of`, without holding its memory: so whoever packs a
+// tensor can say later whether it was changed in place since, as torch does for what it saves.
+void share_version(at::Tensor holder, const at::Tensor& of) {
+  check(!of.is_inference() && !holder.is_inference(), "share_version",
+        "tensors that have a version", "an inference tensor");
+  holder.unsafeGetTensorImpl()->set_version_counter(of.unsafeGetTensorImpl()->version_counter());
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
+  m.impl("pack_saved", ValueErrors<&pack_saved_cpu>::call);
+  m.impl("unpack_saved", ValueErrors<&unpack_saved_cpu>::call);
+  m.impl("pack_exact", ValueErrors<&pack_exact_cpu>::call);
+  m.impl("unpack_exact", ValueErrors<&unpack_exact_cpu>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
+  m.impl("pack_saved", ValueErrors<&pack_saved_meta>::call);
+  m.impl("unpack_saved", ValueErrors<&unpack_saved_meta>::call);
+  m.impl("unpack_exact", ValueErrors<&unpack_exact_meta>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
+  m.impl("saved_bad_groups", ValueErrors<&saved_bad_groups>::call);
+  m.impl("restored_strides", restored_strides);
+  m.impl("share_version", ValueErrors<&share_version>::call);
+  m.impl("default_saved_group", default_saved_group);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  for (const char* name : {"pack_saved", "unpack_saved", "pack_exact", "unpack_exact"})
+    m.impl(name, no_gradient());
+}
+
+}  // namespace slimgrad::torch_ops
