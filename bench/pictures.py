@@ -192,7 +192,7 @@ def activations() -> Drawing:
     return d
 
 
-def kept() -> Drawing:
+def saved() -> Drawing:
     names = [
         *(("torch", "plain"), ("torch.utils.checkpoint", "rival")),
         *(("torch.compile, budget 0.2", "rival"), ("saved=8", "ours"), (OURS, "ours")),
@@ -352,7 +352,7 @@ def language_models() -> Drawing:
 PICTURES = {
     drawn.__name__: drawn
     for drawn in (
-        *(front, choose, neural_gradient, activations, kept, faster_backward, coding),
+        *(front, choose, neural_gradient, activations, saved, faster_backward, coding),
         *(distributed, time_to_accuracy, demo, language_models),
     )
 }

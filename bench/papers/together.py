@@ -79,7 +79,7 @@ def section(records: Records) -> str:
         plain = records.accuracy("plain_seed1")
         _, deviation, _ = spread_of_plain(records)
         text.append(
-            "What backward keeps in 4 bits changes the accuracy by "
+            "Saving tensors in 4 bits changes the accuracy by "
             f"{records.accuracy('saved_4') - plain:+.1f} points, everything together by "
             f"{records.accuracy('everything') - plain:+.1f}; two single runs differ by chance by "
             f"{1.4 * deviation:.1f} (standard deviation). **What to do**: switch on what is scarce "

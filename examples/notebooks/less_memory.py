@@ -91,5 +91,5 @@ print(f"{plain_saved / packed_saved:.1f} times fewer bytes between forward and b
 
 # %% [markdown]
 # What this costs in time, and how it compares with checkpointing, is measured on networks of a
-# useful size: the page "What backward keeps" of the documents. `saved=8` is the careful setting to
+# useful size: the page "Saved tensors" of the documents. `saved=8` is the careful setting to
 # begin with.

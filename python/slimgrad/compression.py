@@ -149,7 +149,7 @@ def _check_saved(model: nn.Module, selection: Selection) -> None:
     for name, module in model.named_modules():
         if SAVED in vars(module):
             raise ValueError(
-                "[compress] expected saved= for a model that does not pack its saved tensors yet, got "
+                "[compress] expected saved= for a model that packs no saved tensors yet, got "
                 f"one that does: {name or '(model)'}"
             )
     for name, module in changed_modules(model, selection).items():
@@ -189,8 +189,9 @@ def compress(
     activations: 1 to 4 bits an element, or "exact"; see slimgrad.nn.convert_activations. Sigmoid
         and Tanh stay as they are unless ``include`` names them.
     saved: 8, 4, 2, "exact" or a Saved: what autograd saves in the model's forward, and in the
-        training_step of a LightningModule, is packed until backward needs it; see slimgrad.saved_tensors().
-        With ``include``, what those modules save; without that of ``exclude``.
+        training_step of a LightningModule, is packed until backward needs it; see
+        slimgrad.saved_tensors(). With ``include``, what those modules save, and not what those of
+        ``exclude`` save.
     inputs: sample inputs; one forward pass then finds activations that are called as functions,
         which cannot be converted, and the report names them.
     include, exclude: a name or names (with all below them), or a predicate (name, module).

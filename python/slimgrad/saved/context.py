@@ -13,8 +13,8 @@ from .tally import Tally
 
 
 class SavedTensors:
-    """What saved_tensors() returns. It may be entered again and again, also inside itself and by several
-    threads; ``tally`` says what was saved since it was last entered."""
+    """What saved_tensors() returns. It may be entered again and again, also inside itself and by
+    several threads; ``tally`` says what was saved since it was last entered."""
 
     def __init__(self, packer: Packer):
         self._packer = packer
@@ -73,8 +73,8 @@ def saved_tensors(
     stream: which random numbers this process draws; by default those of its rank.
 
     Parameters, buffers, inputs, integers, masks, small tensors, tensor subclasses and tensors with
-    NaN or Inf stay as they are; docs/saved.md lists all. Only one saved_tensors() is at work at a time:
-    inside another one, the inner one. What is changed in place after it was saved raises in
+    NaN or Inf stay as they are; docs/saved.md lists all. Nested saved_tensors() do not add up: the
+    innermost packs. What is changed in place after it was saved raises in
     backward, as it does without.
     """
     with in_the_name_of("keep", "Saved"):

@@ -14,12 +14,12 @@ from .tally import Tally
 SAVED = "slimgrad_saved"  # where a module has its packer. No submodule: containers call theirs.
 
 
-class SavesPacked(Made):
+class Packs(Made):
     """Packs what its forward saves."""
 
     def forward(self, *args, **kwargs):
         # The class may be gone, and somebody still hold the bound method, as accelerate's hooks do.
-        if not isinstance(self, SavesPacked):
+        if not isinstance(self, Packs):
             return type(self).forward(self, *args, **kwargs)
         packer = vars(self).get(SAVED)  # None: made by type(model)(...)
         # A graph that is compiled is the plain one: dynamo would trace into hooks, and cannot.
@@ -28,11 +28,11 @@ class SavesPacked(Made):
         return packer.run(super().forward, *args, **kwargs)
 
 
-class SavesPackedTrainingStep(SavesPacked):
+class PacksTrainingStep(Packs):
     """A LightningModule: its training_step computes the loss, too."""
 
     def training_step(self, *args, **kwargs):
-        if not isinstance(self, SavesPacked):
+        if not isinstance(self, Packs):
             return type(self).training_step(self, *args, **kwargs)
         packer = vars(self).get(SAVED)
         if packer is None or _is_compiled():
@@ -46,9 +46,7 @@ def _is_compiled() -> bool:
 
 
 def attach(module: nn.Module, packer: Packer | Untouched) -> None:
-    maker = (
-        SavesPackedTrainingStep if callable(getattr(module, "training_step", None)) else SavesPacked
-    )
+    maker = PacksTrainingStep if callable(getattr(module, "training_step", None)) else Packs
     plain = core_class(module)
     change_class(module, plain, made_class(maker, plain))
     vars(module)[SAVED] = packer
@@ -56,9 +54,7 @@ def attach(module: nn.Module, packer: Packer | Untouched) -> None:
 
 def detach(module: nn.Module) -> None:
     """Undoes attach()."""
-    made = class_within(
-        module, lambda cls: vars(cls).get("maker") in (SavesPacked, SavesPackedTrainingStep)
-    )
+    made = class_within(module, lambda cls: vars(cls).get("maker") in (Packs, PacksTrainingStep))
     change_class(module, made, made.plain_class)
     del vars(module)[SAVED]
 
@@ -128,7 +124,7 @@ class SavedModules:
         """Gives the modules back. Returns the names of those that are others by now."""
         gone = []
         for name, module in self._attached.items():
-            if isinstance(module, SavesPacked) and SAVED in vars(module):
+            if isinstance(module, Packs) and SAVED in vars(module):
                 detach(module)
             else:
                 gone.append(name or "(model)")

@@ -248,7 +248,7 @@ def test_second_derivatives_are_exact_or_refused():
     with sg.saved_tensors(bits=8, seed=1):
         y = (x * 1).sin().sum()
     with pytest.raises(
-        RuntimeError, match=r"\[saved_tensors\] expected backward without create_graph=True"
+        RuntimeError, match=r"\[saved_tensors\] expected backward without create_gr"
     ):
         torch.autograd.grad(y, x, create_graph=True)
     z = torch.randn(5000).relu().requires_grad_()
@@ -260,7 +260,7 @@ def test_second_derivatives_are_exact_or_refused():
     with sg.saved_tensors(bits=8, seed=1):
         y = F.log_softmax((x * 1).view(50, 100), 1).sum()
     with pytest.raises(
-        RuntimeError, match=r"\[saved_tensors\] expected backward without create_graph=True"
+        RuntimeError, match=r"\[saved_tensors\] expected backward without create_gr"
     ):
         torch.autograd.grad(y, x, create_graph=True)  # kept as bfloat16
 
