@@ -51,7 +51,7 @@ OF_OTHERS = {
     "load": lambda x: sg.load(x, max_bytes=10),
     "allocate": lambda x: sg.allocate(x, 0.5),
     "steps": sg.steps,
-    "plain_saved_bytes": lambda x: sg.saved_bytes(x, torch.ones(3)),
+    "saved_bytes": lambda x: sg.saved_bytes(x, torch.ones(3)),
     "relative_error": lambda x: sg.relative_error("1-4-3", x),
     "FloatFormat": sg.FloatFormat,
     "pdf": NORMAL.pdf,

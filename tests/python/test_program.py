@@ -20,7 +20,7 @@ SUBCOMMANDS = ["decode", "encode", "fit", "formats", "inspect", "measure", "step
 
 
 def test_help_and_version():
-    assert re.fullmatch(r"slimgrad \d+\.\d+\.\d+\n", succeed("--version"))
+    assert re.fullmatch(r"slimgrad \d+\.\d+\.\d+(\.dev\d+)?\n", succeed("--version"))
     top = succeed("--help")
     for name in SUBCOMMANDS:
         assert re.search(rf"^  {name} ", top, re.MULTILINE)

@@ -28,10 +28,10 @@ TRAINER = ["--model", "mlp", "--train-size", "64", "--test-size", "32", "--batch
 TRAINER += ["--epochs", "1", "--threads", "1", "--min-accuracy", "0"]
 
 
-def name_of(gradients, activations, kept):
+def name_of(gradients, activations, saved):
     words = [] if gradients == "none" else [gradients]
     words += [] if activations is None else [f"activations {activations}"]
-    words += [] if kept is None else [f"kept {kept}"]
+    words += [] if saved is None else [f"saved {saved}"]
     return ", ".join(words) or "plain"
 
 
@@ -55,24 +55,24 @@ def names_on(page):
     return table, list(dict.fromkeys(drawn))
 
 
-def own_line(path, gradients, activations, kept):
+def own_line(path, gradients, activations, saved):
     """The config line of a run of one's own, which is appended to ``path``."""
     model = network()
-    if (gradients, activations, kept) == ("none", None, None):
+    if (gradients, activations, saved) == ("none", None, None):
         steps(model, lambda step, loss: sg.log_run(model, path, step, loss=loss))
     else:
-        options = {"activations": activations, "saved": kept, "min_elements": 1, "seed": 1}
+        options = {"activations": activations, "saved": saved, "min_elements": 1, "seed": 1}
         controller = sg.compress(model, GRADIENTS[gradients], **options)
         steps(model, lambda step, loss: controller.log(path, step, loss=loss))
     return [line for line in lines_of(path) if line["kind"] == "config"][-1]
 
 
 @pytest.mark.parametrize(("activations", "saved"), OTHERS)
-def test_both_writers_say_what_was_set_and_the_page_says_it(tmp_path, activations, kept):
-    wanted = [name_of(gradients, activations, kept) for gradients in GRADIENTS]
-    own = [own_line(tmp_path / "own", name, activations, kept) for name in GRADIENTS]
+def test_both_writers_say_what_was_set_and_the_page_says_it(tmp_path, activations, saved):
+    wanted = [name_of(gradients, activations, saved) for gradients in GRADIENTS]
+    own = [own_line(tmp_path / "own", name, activations, saved) for name in GRADIENTS]
     more = [] if activations is None else ["--activations", activations, "--nonlinearity", "gelu"]
-    more += [] if kept is None else ["--saved", kept]
+    more += [] if saved is None else ["--saved", saved]
     trained, _ = trainer_lines(tmp_path / "trained", *TRAINER, *more, "--gradients", *GRADIENTS)
     for run, (name, line) in enumerate(zip(GRADIENTS, own, strict=True), 1):
         theirs = trained.one("config", run)
@@ -84,14 +84,14 @@ def test_both_writers_say_what_was_set_and_the_page_says_it(tmp_path, activation
             assert line[field] == theirs[field]
         for field in line.keys() & {"prune", "threshold", "allocation", "cap"}:
             assert line[field] == theirs[field]
-        settings = {field for field in line if not field.startswith("kept_")}
+        settings = {field for field in line if not field.startswith("saved_")}
         assert settings <= theirs.keys()
         assert line["model"] == "Sequential" and line["parameters"] == 9610
-        assert ("saved_bytes" in trained.one("epoch", run)) == (kept is not None)
+        assert ("saved_bytes" in trained.one("epoch", run)) == (saved is not None)
     for line in lines_of(tmp_path / "own"):
         if line["kind"] == "epoch":
             assert line.keys() <= trained.one("epoch").keys()
-            assert ("saved_bytes" in line) == (kept is not None)
+            assert ("saved_bytes" in line) == (saved is not None)
     for writer in ("own", "trained"):
         write_report([tmp_path / writer], tmp_path / "page.html")
         assert names_on(tmp_path / "page.html") == (wanted, wanted)
@@ -103,7 +103,7 @@ def test_saved_tensors_and_forward_passes_in_int4_have_names(tmp_path):
     steps(model, lambda step, loss: controller.log(tmp_path / "own", step, loss=loss))
     trainer_lines(tmp_path / "trained", *TRAINER, "--gradients", "none", "--fake-int4")
     write_report([tmp_path / "own", tmp_path / "trained"], tmp_path / "page.html")
-    assert names_on(tmp_path / "page.html")[0] == ["kept 4", "fake int4"]
+    assert names_on(tmp_path / "page.html")[0] == ["saved 4", "fake int4"]
     (epoch, *_) = [line for line in lines_of(tmp_path / "own") if line["kind"] == "epoch"]
     assert 0 < epoch["saved_bytes"] < epoch["plain_saved_bytes"]
     assert "<th>saved for backward</th>" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -92,7 +92,7 @@ def test_bash_completes_what_the_help_says():
     assert complete(script, "slimgrad-train --gradients none fp4 f") == {
         f"fp{n}" for n in range(2, 9)
     }
-    assert complete(script, "slimgrad-train --gradients none --kep") == {"--saved"}
+    assert complete(script, "slimgrad-train --gradients none --sav") == {"--saved"}
     assert complete(script, "slimgrad-train --optimizer=s") == {"sgd"}
 
 

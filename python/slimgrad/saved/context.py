@@ -77,6 +77,6 @@ def saved_tensors(
     innermost packs. What is changed in place after it was saved raises in
     backward, as it does without.
     """
-    with in_the_name_of("keep", "Saved"):
+    with in_the_name_of("saved_tensors", "Saved"):
         settings = Saved(bits, group, rounding, min_elements)
-    return SavedTensors(Packer(settings, fresh_seed(seed), check_stream(stream, "keep")))
+    return SavedTensors(Packer(settings, fresh_seed(seed), check_stream(stream, "saved_tensors")))

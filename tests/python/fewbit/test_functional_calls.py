@@ -201,14 +201,14 @@ def test_a_report_of_nothing_says_why():
         (lambda: nn.MaxPool2d(2), "4 bits an output instead of the input and 64"),
     ],
 )
-def test_what_is_kept_is_said(make, kept):
+def test_what_is_saved_is_said(make, saved):
     model = nn.Sequential(nn.Conv2d(2, 16, 1), make())
     x = torch.randn(2, 2, 16, 16)
     report = sg.nn.convert_activations(model, 3)
-    assert report.saved == {"1": kept}
+    assert report.saved == {"1": saved}
     elements = model(x).numel() if isinstance(model[1], nn.MaxPool2d) else 2 * 16 * 16 * 16
-    saved = sg.saved_bytes(model, x).by_layer["1"]
-    assert saved == elements * int(kept.split()[0]) // 8
+    total = sg.saved_bytes(model, x).by_layer["1"]
+    assert total == elements * int(saved.split()[0]) // 8
 
 
 def test_exact_random_and_wrapped_ones():

@@ -34,12 +34,12 @@ def test_packs_what_keep_packs():
 
 
 @pytest.mark.parametrize("saved", [8, "exact", sg.Saved(bits=4, group=64, rounding="nearest")])
-def test_remove_leaves_nothing(kept):
+def test_remove_leaves_nothing(saved):
     torch.manual_seed(0)
     model = cnn()
     classes, names = [type(m) for m in model.modules()], [list(vars(m)) for m in model.modules()]
     plain = gradients(model, cnn_step)
-    controller = sg.compress(model, saved=kept, seed=3)
+    controller = sg.compress(model, saved=saved, seed=3)
     assert isinstance(model, nn.Sequential) and len(model) == len(classes) - 1
     assert not [name for name in model.state_dict() if "slimgrad" in name]
     assert controller.remove() == []
@@ -114,7 +114,7 @@ def test_a_bound_forward_outlives_the_conversion():
 
 def test_a_model_packs_once():
     model, controller = fresh(saved=8)
-    with pytest.raises(ValueError, match=r"that does not pack what it keeps yet.*\(model\)"):
+    with pytest.raises(ValueError, match=r"that packs no saved tensors yet.*\(model\)"):
         sg.compress(model, saved=8)
     sg.compress(model, "fp8").remove()
     controller.remove()
@@ -191,7 +191,7 @@ def test_summary():
     assert "no forward pass with gradients yet" in controller.summary()
     gradients(model, gpt_step)
     text = controller.summary(width=100)
-    assert "kept for backward: 4 bits, groups of 256" in text
+    assert "saved for backward: 4 bits, groups of 256" in text
     assert "packed, 22 tensors" in text or "tensors:" in text
     assert "left, " in text
     assert all(len(line) <= 60 for line in controller.summary(width=60).splitlines())
@@ -227,13 +227,13 @@ def test_a_state_of_bits_by_tensor_warns():
     gradients(model, gpt_step)
     state = controller.state_dict()
     number = controller.saved.packer.number
-    del state["setting:kept bits"]
-    state["setting:kept budget"] = torch.tensor(0.15, dtype=torch.float64)
+    del state["setting:saved bits"]
+    state["setting:saved budget"] = torch.tensor(0.15, dtype=torch.float64)
     state["slimgrad_saved.slots"] = torch.zeros(1, 8, dtype=torch.float64)
     state["slimgrad_saved.places"] = torch.zeros(1, 3, dtype=torch.int64)
     controller.remove()
     other = sg.compress(model, saved=4)
-    with pytest.warns(sg.StateWarning, match="kept budget none, the state has 0.15"):
+    with pytest.warns(sg.StateWarning, match="saved budget none, the state has 0.15"):
         other.load_state_dict(state)
     assert other.saved.packer.number == number > 0
 

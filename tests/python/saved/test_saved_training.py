@@ -16,17 +16,17 @@ def test_learns_as_without(make, step, steps):
     plain = run(make, step, steps)[0]
     end = sum(plain[-5:]) / 5
     assert end < 0.8 * plain[0]
-    for kept, share in ((8, 0.05), (4, 0.15)):
-        losses = run(make, step, steps, saved=kept)[0]
+    for saved, share in ((8, 0.05), (4, 0.15)):
+        losses = run(make, step, steps, saved=saved)[0]
         # The share of what was learnt that may be missing: runs of other seeds differ by as much.
-        assert sum(losses[-5:]) / 5 < end + share * (plain[0] - end), kept
+        assert sum(losses[-5:]) / 5 < end + share * (plain[0] - end), saved
 
 
 @pytest.mark.parametrize("saved", [8, 2])
 @pytest.mark.parametrize(("make", "step", "steps"), RUNS)
-def test_a_seed_is_a_run(make, step, steps, kept):
-    first, model, _, _ = run(make, step, 5, saved=kept)
-    second, other, _, _ = run(make, step, 5, saved=kept)
+def test_a_seed_is_a_run(make, step, steps, saved):
+    first, model, _, _ = run(make, step, 5, saved=saved)
+    second, other, _, _ = run(make, step, 5, saved=saved)
     assert first == second
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
