@@ -32,7 +32,7 @@ from bench.cost_fit import fit, print_constants
 from bench.layer_shapes import NETWORKS, Layer
 from bench.timing import write_json
 from slimgrad._library import ops
-from slimgrad.gradients import PRODUCTS
+from slimgrad.compression.gradients import PRODUCTS
 from slimgrad.nn.layers import SparseState
 
 SPARSITIES = (0.4, 0.6, 0.8, 0.95)

@@ -57,7 +57,7 @@ def forward_rows(case: str, functions: dict, size: int, seconds: float) -> list[
 
 
 def backward_rows(case: str, size: int, seconds: float) -> list[Row]:
-    from slimgrad.fewbit import table_for
+    from slimgrad.nn.step_tables import table_for
 
     ops = torch.ops.slimgrad
     x, gradient = torch.randn(size), torch.randn(size)

@@ -12,7 +12,7 @@ import torch
 
 import slimgrad as sg
 from bench.timing import Row, race
-from slimgrad.gradients import PRODUCTS
+from slimgrad.compression.gradients import PRODUCTS
 from slimgrad.nn.layers import SparseState
 
 SPARSITIES = (0.7, 0.8, 0.9, 0.95, 0.98)

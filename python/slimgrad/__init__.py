@@ -5,16 +5,27 @@ from importlib.metadata import version as _version
 import torch as _torch
 
 from . import functional, nn
-from ._seeds import derive_seed
-from .coding import PayloadError, decode, encode, inspect
-from .compression import compress
-from .controller import Controller
-from .distributions import FAMILIES, Distribution, fit
-from .files import load, save
-from .formats import FloatFormat, best_format, expected_error, gradient_scale, relative_error
-from .gradients import LossScale, Prune, Quantize
+from ._support import derive_seed
+from .compression.compress import compress
+from .compression.controller import Controller
+from .compression.gradients import LossScale, Prune, Quantize
+from .compression.run_log import log_run
+from .compression.state import StateWarning, load_state_dict, state_dict
 from .memory import cached_memory, empty_cache
-from .pruning import (
+from .saved.context import SavedTensors, saved_tensors
+from .saved.saved_bytes import SavedBytes, saved_bytes
+from .saved.settings import Saved
+from .tensors.coding import PayloadError, decode, encode, inspect
+from .tensors.distributions import FAMILIES, Distribution, fit
+from .tensors.files import load, save
+from .tensors.formats import (
+    FloatFormat,
+    best_format,
+    expected_error,
+    gradient_scale,
+    relative_error,
+)
+from .tensors.pruning import (
     Allocation,
     SparsityWarning,
     allocate,
@@ -22,7 +33,7 @@ from .pruning import (
     expected_sparsity,
     threshold,
 )
-from .quantization import (
+from .tensors.quantization import (
     PackedTensor,
     pack,
     prune,
@@ -32,13 +43,8 @@ from .quantization import (
     quantize,
     quantize_,
 )
-from .run_log import log_run
-from .saved.context import SavedTensors, saved_tensors
-from .saved.saved_bytes import SavedBytes, saved_bytes
-from .saved.settings import Saved
-from .state import StateWarning, load_state_dict, state_dict
-from .stats import TensorStats, measure
-from .step_tables import StepTable, steps
+from .tensors.stats import TensorStats, measure
+from .tensors.step_tables import StepTable, steps
 
 __version__ = _version("slimgrad")
 

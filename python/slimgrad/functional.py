@@ -21,12 +21,11 @@ from collections.abc import Callable
 
 import torch
 
-from ._arguments import dense_tensor
 from ._library import ops
-from ._tracing import refuse_forward_mode
-from .fewbit import WEIGHT, check_bits, constant, table_for
-from .fewbit import check_no_table as _check_no_table
-from .step_tables import StepTable
+from ._support import dense_tensor, refuse_forward_mode
+from .nn.step_tables import WEIGHT, check_bits, constant, table_for
+from .nn.step_tables import check_no_table as _check_no_table
+from .tensors.step_tables import StepTable
 
 Bits = int | str
 

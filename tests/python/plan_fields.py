@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 from slimgrad._library import ops
-from slimgrad.gate import GradientGate
+from slimgrad.compression.gate import GradientGate
 
 _NAMES, _ = ops.gate_fields(ops.new_gate_plan())
 

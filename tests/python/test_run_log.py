@@ -9,7 +9,7 @@ from controller_samples import make, train, two_layers
 from report_samples import TRAINER_RUNS, lines_of, own_run
 
 import slimgrad as sg
-from slimgrad.records import fit_line, histogram_line, laws_of, stats_of, values_of
+from slimgrad.compression.records import fit_line, histogram_line, laws_of, stats_of, values_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

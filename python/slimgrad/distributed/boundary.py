@@ -21,9 +21,9 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from .._library import ops
-from .._streams import current_stream
-from ..coding import PayloadError
-from ..gate import GradientGate
+from .._support import current_stream
+from ..compression.gate import GradientGate
+from ..tensors.coding import PayloadError
 from .frames import ACTIVATION, GRADIENT, Header, tensor_of
 from .stage_link import Link
 from .treatments import (

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
-from .._choices import check_choice
 from .._library import ops
-from ..formats import FloatFormat
+from .._support import check_choice
+from ..tensors.formats import FloatFormat
 
 # The best splits for magnitudes that spread over 1 to 5 octaves (standard deviation of their log2),
 # as gradients' do: best_format(bits, (1, 5)).

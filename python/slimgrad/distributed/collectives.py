@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from .._arguments import tensor_with_values
+from .._support import tensor_with_values
 from .codec import Codec, as_codec
 from .engine import Engine
 from .engines import engine_of

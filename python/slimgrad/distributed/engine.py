@@ -26,7 +26,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from ..coding import PayloadError
+from ..tensors.coding import PayloadError
 from .buffers import Buffers
 from .exchange import FINISH, GATHER, SPREAD, Exchange
 from .last_words import say_to_all

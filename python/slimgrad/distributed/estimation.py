@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._arguments import number
+from .._support import number
 from . import cost
 from .codec import Codec, as_codec
 from .cost import Link, Speed

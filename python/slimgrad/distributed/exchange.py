@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .._seeds import derive_seed
+from .._support import derive_seed
 from .codec import Codec
 from .pieces import Frame
 

@@ -31,9 +31,9 @@ from typing import Any
 
 import torch
 
-from ..coding import PayloadError, checked, decode, encode, inspect
-from ..formats import FloatFormat, as_format
-from ..quantization import PackedTensor, pack
+from ..tensors.coding import PayloadError, checked, decode, encode, inspect
+from ..tensors.formats import FloatFormat, as_format
+from ..tensors.quantization import PackedTensor, pack
 
 VERSION = 1
 _MAGIC = b"\x8dSGB"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .._arguments import number
+from .._support import number
 from .cost import Link
 
 _PIECE = 1 << 20  # bytes a message: larger ones do not fill a slow link with Gloo

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from .._library import ops
-from .._seeds import derive_seed
-from ..coding import checked
+from .._support import derive_seed
+from ..tensors.coding import checked
 from .codec import Codec, encoded_bound
 
 # Values in a frame, what is coded and sent in one go: 2 MiB of float32, a quarter of a MiB and more

@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
-from .._seeds import derive_seed, fresh_seed
-from ..coding import PayloadError
-from ..gate import GradientGate
+from .._support import derive_seed, fresh_seed
+from ..compression.gate import GradientGate
+from ..tensors.coding import PayloadError
 from .boundary import check_coding, compressed
 from .frames import (
     ACTIVATION,

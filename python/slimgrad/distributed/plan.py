@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .._arguments import counter
-from .._seeds import derive_seed
+from .._support import counter, derive_seed
 from .agreement import check_agreement, fingerprint
 from .auto import Choice, choose
 from .codec import CODECS, Codec, as_codec

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..coding import PayloadError
+from ..tensors.coding import PayloadError
 from .frames import (
     HEADER_BYTES,
     REFUSAL,

@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 
-from .._seeds import fresh_seed
-from .._streams import check_stream
-from ..compression import gate_options
-from ..formats import best_format, gradient_scale
-from ..gate import GradientGate
-from ..gradients import LossScale, Prune, Quantize, parse_gradients
-from ..quantization import quantize
-from ..stats import measure
+from .._support import check_stream, fresh_seed
+from ..compression.compress import gate_options
+from ..compression.gate import GradientGate
+from ..compression.gradients import LossScale, Prune, Quantize, parse_gradients
+from ..tensors.formats import best_format, gradient_scale
+from ..tensors.quantization import quantize
+from ..tensors.stats import measure
 from .frames import ACTIVATION, GRADIENT, PLAIN, Frame, frame_of, grid_frame, payload_frame
 
 Gradients = str | Prune | Quantize | Iterable | None

@@ -14,11 +14,11 @@ from functools import partial
 import torch
 
 from .._library import ops
-from ..coding import decode, encode
+from ..compression.gradients import Prune
 from ..functional import gelu, mish, relu, silu, tanh
-from ..gradients import Prune
 from ..nn import Conv2d, Linear
-from ..quantization import pack, prune, prune_quantize, quantize
+from ..tensors.coding import decode, encode
+from ..tensors.quantization import pack, prune, prune_quantize, quantize
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ROUNDINGS = (("nearest", "zero"), ("nearest", "stochastic"), ("stochastic", "stochastic"))

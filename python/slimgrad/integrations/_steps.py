@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..controller import Controller
-from ..state import StateWarning
+from ..compression.controller import Controller
+from ..compression.state import StateWarning
 
 STATISTICS = ("sparsity", "cosine", "relative_error", "log_std", "scale")
 

@@ -35,12 +35,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.lib import format as npy
 
-from .._seeds import derive_seed
-from ..coding import PayloadError, decode, encode, inspect
+from .._support import derive_seed
 from ..distributed.codec import Codec
-from ..pruning import threshold
-from ..quantization import prune
-from ..stats import measure
+from ..tensors.coding import PayloadError, decode, encode, inspect
+from ..tensors.pruning import threshold
+from ..tensors.quantization import prune
+from ..tensors.stats import measure
 
 _PLAIN = "numpy.ndarray"  # how Flower calls an array that is not ours
 _DIFFERENCE, _VALUES = _OURS = ("slimgrad.difference", "slimgrad.values")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..controller import Controller
+from ..compression.controller import Controller
 from ._steps import ControllerSteps, of_rank
 
 

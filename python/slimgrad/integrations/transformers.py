@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from ..controller import Controller
+from ..compression.controller import Controller
 from ._steps import ControllerSteps, of_rank
 
 try:

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from .. import functional as F
-from .._tracing import records_plain_model
-from ..fewbit import WEIGHT, check_bits, check_no_table
-from ..step_tables import StepTable
+from .._support import records_plain_model
+from ..tensors.step_tables import StepTable
+from .step_tables import WEIGHT, check_bits, check_no_table
 
 _INVERTIBLE = (nn.GELU, nn.SiLU, nn.Mish)
 

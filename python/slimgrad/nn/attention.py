@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._library import ops
-from .._seeds import derive_seed, fresh_seed
-from ..class_change import change_class, class_within, core_class
-from ..gate import GradientGate
-from ..gradients import Prune
+from .._support import derive_seed, fresh_seed
+from ..compression.class_change import change_class, class_within, core_class
+from ..compression.gate import GradientGate
+from ..compression.gradients import Prune
 from .gated import GATE
 from .layers import SPARSE, SparseState, new_state
 from .projected_attention import PROJECTIONS, ProjectedAttention, once_each

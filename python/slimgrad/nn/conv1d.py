@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .._library import ops
-from ..class_change import Made
+from ..compression.class_change import Made
 from .layers import SPARSE, is_plain_pass
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import nn
 
-from ..fewbit import WEIGHT, check_bits, table_for
 from . import activations as fewbit
 from .conversion_report import ConversionReport
 from .functional_calls import find_functional_calls
 from .masks import Dropout, MaxPool2d
+from .step_tables import WEIGHT, check_bits, table_for
 
 Make = Callable[[nn.Module, Any], nn.Module]
 

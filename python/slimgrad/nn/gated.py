@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..class_change import Made, change_class, class_within, core_class, made_class
-from ..gate import GradientGate
+from ..compression.class_change import Made, change_class, class_within, core_class, made_class
+from ..compression.gate import GradientGate
 
 GATE = "slimgrad_gate"  # the submodule that a gated layer gets
 

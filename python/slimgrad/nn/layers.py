@@ -10,11 +10,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._library import ops
-from .._seeds import derive_seed, fresh_seed
-from .._streams import check_stream, current_stream
-from .._tracing import records_plain_model, refuse_transforms
-from ..gate import GradientGate, StateHolder
-from ..gradients import PRODUCTS, Prune
+from .._support import (
+    check_stream,
+    current_stream,
+    derive_seed,
+    fresh_seed,
+    records_plain_model,
+    refuse_transforms,
+)
+from ..compression.gate import GradientGate, StateHolder
+from ..compression.gradients import PRODUCTS, Prune
 
 SPARSE = "slimgrad_sparse"  # the submodule that holds a layer's state
 

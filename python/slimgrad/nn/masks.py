@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from .. import functional as F
-from .._tracing import records_plain_model
+from .._support import records_plain_model
 
 
 class Dropout(nn.Dropout):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._tracing import records_plain_model, refuse_transforms
+from .._support import records_plain_model, refuse_transforms
 
 PROJECTIONS = ("q", "k", "v", "out_proj")
 

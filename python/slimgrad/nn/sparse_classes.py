@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..class_change import change_class, class_within, core_class, made_class
+from ..compression.class_change import change_class, class_within, core_class, made_class
 from . import conv1d
 from .layers import SPARSE, Conv2d, Linear, SparseState
 

@@ -6,7 +6,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..formats import FloatFormat, best_format, expected_error, gradient_scale, relative_error
+from ..tensors.formats import (
+    FloatFormat,
+    best_format,
+    expected_error,
+    gradient_scale,
+    relative_error,
+)
 from .figure import (
     DASHES,
     Figure,

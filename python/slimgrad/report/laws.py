@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from ..distributions import Distribution
-from ..records import LAWS
-from ..stats import TensorStats
+from ..compression.records import LAWS
+from ..tensors.distributions import Distribution
+from ..tensors.stats import TensorStats
 from .figure import (
     Figure,
     Panel,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from ..names import MODEL, is_number
+from ..compression.names import MODEL, is_number
 from .runs import Run
 
 MOST_FIELDS = 3  # that differ, before the file's name says it better

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..records import SCHEMA, fit_line, histogram_line
-from ..stats import measure
+from ..compression.records import SCHEMA, fit_line, histogram_line
+from ..tensors.stats import measure
 from .naming import give_names, plain
 from .runs import Line, Run
 

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..distributions import Distribution
-from ..records import fit_line, laws_of, stats_of, values_of
-from ..stats import TensorStats
+from ..compression.records import fit_line, laws_of, stats_of, values_of
+from ..tensors.distributions import Distribution
+from ..tensors.stats import TensorStats
 
 Line = dict[str, Any]
 LN2 = math.log(2)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import warnings
 
-from ..pruning import SparsityWarning, expected_cosine, expected_sparsity, threshold
+from ..tensors.pruning import SparsityWarning, expected_cosine, expected_sparsity, threshold
 from .figure import Figure, Panel, Trace, Variant, axis, curve, markers, run_marker, thinned
 from .layers import heat_map
 from .runs import Probe, Run, number

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from html import escape
 
-from ..formats import best_format
-from ..pruning import SparsityWarning, threshold
+from ..tensors.formats import best_format
+from ..tensors.pruning import SparsityWarning, threshold
 from .runs import Probe, Run
 from .words import percent
 

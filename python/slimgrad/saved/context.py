@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .._arguments import in_the_name_of
-from .._seeds import fresh_seed
-from .._streams import check_stream
+from .._support import check_stream, fresh_seed, in_the_name_of
 from .packer import DRAWS, Packer
 from .settings import Saved
 from .tally import Tally

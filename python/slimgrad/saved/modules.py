@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..class_change import Made, change_class, class_within, core_class, made_class
-from ..selection import Selection
+from ..compression.class_change import Made, change_class, class_within, core_class, made_class
+from ..compression.selection import Selection
 from .packer import Packer, Untouched
 from .settings import EXACT, Saved
 from .tally import Tally

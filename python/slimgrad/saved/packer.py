@@ -11,11 +11,8 @@ from typing import Any
 
 import torch
 
-from .._arguments import counter
 from .._library import ops
-from .._seeds import derive_seed
-from .._streams import current_stream
-from .._tracing import records_plain_model
+from .._support import counter, current_stream, derive_seed, records_plain_model
 from . import rules
 from .handles import CAST, Copied, Handle, Packed, Plain, Words
 from .settings import EXACT, Saved

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._tracing import plain_models
-from ..names import MODEL
+from .._support import plain_models
+from ..compression.names import MODEL
 from ..nn.activations import Stepwise
 from .handles import Copied
 from .modules import SAVED

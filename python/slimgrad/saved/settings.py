@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .._arguments import in_the_name_of
 from .._library import ops
+from .._support import in_the_name_of
 
 EXACT = "exact"
 BITS = (8, 4, 2)

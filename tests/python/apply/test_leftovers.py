@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from slimgrad.leftovers import left_layers
-from slimgrad.selection import LAYERS
+from slimgrad.compression.leftovers import left_layers
+from slimgrad.compression.selection import LAYERS
 
 
 class Own(nn.Module):

@@ -5,7 +5,7 @@ from folded_names import unfold
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimgrad.names import fold
+from slimgrad.compression.names import fold
 from slimgrad.report.naming import CUT, shorten
 
 WORDS = st.sampled_from(

@@ -8,7 +8,7 @@ from controller_samples import make, train, two_layers
 from folded_names import unfold
 
 import slimgrad as sg
-from slimgrad.summary import summary_lines
+from slimgrad.compression.summary import summary_lines
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,7 +7,7 @@ import pytest
 from gate_samples import lognormal
 
 import slimgrad as sg
-from slimgrad.gate import GradientGate
+from slimgrad.compression.gate import GradientGate
 
 PACKAGE = Path(__file__).resolve().parents[3] / "python" / "slimgrad"
 

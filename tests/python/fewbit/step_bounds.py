@@ -6,7 +6,7 @@ Run as a program it prints the two tables of docs/activations.md; a test compare
 import torch
 import torch.nn.functional as F
 
-from slimgrad.fewbit import table_for
+from slimgrad.nn.step_tables import table_for
 
 BITS = (1, 2, 3, 4)
 # The activations whose table approximates, with torch's function.

@@ -9,7 +9,7 @@ from step_bounds import BITS, TORCHS, difference_table, tail_table
 
 import slimgrad as sg
 import slimgrad.functional as S
-from slimgrad.fewbit import table_for
+from slimgrad.nn.step_tables import table_for
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "activations.md").read_text()
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import slimgrad as sg
 import slimgrad.functional as S
-from slimgrad.fewbit import table_for
+from slimgrad.nn.step_tables import table_for
 
 EXACT = {
     "relu": (F.relu, S.relu),

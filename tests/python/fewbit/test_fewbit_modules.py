@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import slimgrad as sg
 import slimgrad.functional as S
-from slimgrad.fewbit import table_for
+from slimgrad.nn.step_tables import table_for
 
 # Attention has a file of its own: it takes three tensors and returns two.
 NAMES = [name for name in sg.nn.__all__ if hasattr(nn, name) and name != "MultiheadAttention"]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from apply_samples import DTYPES, aten, gradient, layouts, same
 
-from slimgrad.fewbit import table_for
+from slimgrad.nn.step_tables import table_for
 
 ops = torch.ops.slimgrad
 

@@ -19,7 +19,7 @@ from torch_samples import (
 
 import slimgrad as sg
 import slimgrad.functional as S
-from slimgrad.fewbit import table_for
+from slimgrad.nn.step_tables import table_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

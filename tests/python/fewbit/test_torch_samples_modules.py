@@ -9,7 +9,7 @@ from torch.testing._internal.common_modules import FunctionInput, ModuleErrorEnu
 from torch_samples import DTYPES, MODULES, OPS, gradient_like, op_samples, same
 
 import slimgrad as sg
-from slimgrad.fewbit import table_for
+from slimgrad.nn.step_tables import table_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ._library import ops
-from ._streams import current_stream
-from ._tracing import records_plain_model, refuse_transforms
-from .stats import TensorStats
+from .._library import ops
+from .._support import current_stream, records_plain_model, refuse_transforms
+from ..tensors.stats import TensorStats
 
 if TYPE_CHECKING:
     from .between_steps import BetweenSteps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ._arguments import number, tensor_with_values
-from ._library import ops
+from .._library import ops
+from .._support import number, tensor_with_values
 
 _PARAMETERS = {
     "lognormal": ("log_mean", "log_std"),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ._arguments import in_the_name_of, pair_of_numbers, text, whole_number
-from ._library import ops
+from .._library import ops
+from .._support import in_the_name_of, pair_of_numbers, text, whole_number
 
 
 @dataclass(frozen=True)

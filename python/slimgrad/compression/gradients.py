@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ._arguments import in_the_name_of
-from ._choices import check_choice
-from .formats import FloatFormat, as_format
+from .._support import check_choice, in_the_name_of
+from ..tensors.formats import FloatFormat, as_format
 
 PRODUCTS = ("weight", "input")  # of a layer's backward pass: for the gradient of each
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ._arguments import number, tensor_with_values
-from ._library import ops
+from .._library import ops
+from .._support import number, tensor_with_values
 
 _COUNTS, _NUMBERS = ops.stats_fields()
 _FIELDS = (*_COUNTS, *_NUMBERS)

@@ -10,10 +10,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from ..nn.conversion_report import ConversionReport
+from ..saved.cost import expected_seconds
+from ..saved.modules import SavedModules
 from .names import MODEL, fold
-from .nn.conversion_report import ConversionReport
-from .saved.cost import expected_seconds
-from .saved.modules import SavedModules
 
 LEAST_WIDTH = 60
 # Names leave this much of a line to calls, zeros and cosine; they go before all other columns.

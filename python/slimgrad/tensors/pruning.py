@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ._arguments import number
-from ._library import ops
+from .._library import ops
+from .._support import number
 from .stats import TensorStats, stats_tensor
 
 

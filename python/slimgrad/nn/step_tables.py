@@ -10,8 +10,8 @@ from functools import cache
 
 import torch
 
-from ._library import ops
-from .step_tables import StepTable
+from .._library import ops
+from ..tensors.step_tables import StepTable
 
 INTERVAL = (-10.0, 10.0)
 WEIGHT = "normal"

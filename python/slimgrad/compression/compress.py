@@ -8,20 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._arguments import in_the_name_of
-from ._library import ops
-from ._seeds import derive_seed, fresh_seed
-from ._streams import check_stream
-from ._wrappers import inner_model
+from .._library import ops
+from .._support import check_stream, derive_seed, fresh_seed, in_the_name_of, inner_model
+from ..nn.convert import convert_activations
+from ..saved.modules import SAVED, SavedModules, changed_modules, packing_modules, why_not_changed
+from ..saved.settings import Saved, parse_saved
 from .attention_handles import GatedAttentionLayer, SparseAttentionLayer
 from .controller import Controller, Replaced
 from .gradients import Prune, Quantize, parse_gradients
 from .handles import GatedLayer, SparseLayer
 from .leftovers import left_layers
-from .nn.convert import convert_activations
 from .run_log import settings_of
-from .saved.modules import SAVED, SavedModules, changed_modules, packing_modules, why_not_changed
-from .saved.settings import Saved, parse_saved
 from .selection import Selection, Selector, layers_of, names_in
 
 

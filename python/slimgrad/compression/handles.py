@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from ..nn.gated import GATE, gate_layer, ungate_layer
+from ..nn.layers import SPARSE, SparseState
+from ..nn.sparse_classes import make_dense, make_sparse
 from .gate import GradientGate
 from .gradients import PRODUCTS, Prune
-from .nn.gated import GATE, gate_layer, ungate_layer
-from .nn.layers import SPARSE, SparseState
-from .nn.sparse_classes import make_dense, make_sparse
 
 
 class LayerHandle(Protocol):

@@ -8,8 +8,8 @@ from typing import ParamSpec
 
 import torch
 
-from ._arguments import dense_tensor
-from ._library import ops
+from .._library import ops
+from .._support import dense_tensor
 from .formats import FloatFormat, as_format
 
 P = ParamSpec("P")

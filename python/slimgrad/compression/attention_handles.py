@@ -8,18 +8,18 @@ from typing import Any
 
 from torch import nn
 
-from ._seeds import derive_seed
-from .gate import GradientGate
-from .gradients import Prune
-from .handles import SparseProducts
-from .nn.attention import (
+from .._support import derive_seed
+from ..nn.attention import (
     Projections,
     attach_projections,
     detach_projections,
     projection_name,
 )
-from .nn.gated import GATE
-from .nn.layers import SPARSE, SparseState
+from ..nn.gated import GATE
+from ..nn.layers import SPARSE, SparseState
+from .gate import GradientGate
+from .gradients import Prune
+from .handles import SparseProducts
 
 
 def _own(options: dict[str, Any], which: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ._library import ops
+from .._library import ops
 from .gate import GradientGate
 from .gradients import LossScale, Prune
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from .distributions import Distribution, fit
-from .stats import _COUNTS, _NUMBERS, TensorStats
+from ..tensors.distributions import Distribution, fit
+from ..tensors.stats import _COUNTS, _NUMBERS, TensorStats
 
 BINS_PER_OCTAVE = 8
 SCHEMA = 1

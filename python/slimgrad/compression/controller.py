@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ._arguments import number
+from .._support import number
+from ..nn.conversion_report import ConversionReport
+from ..nn.layers import WAYS, SparseState
+from ..nn.tuning import timed_ways
+from ..saved.modules import SAVED, SavedModules
 from .advice import advice, model_advice
 from .between_steps import BetweenSteps
 from .gate import GradientGate
 from .gradients import PRODUCTS, LossScale, Prune, Quantize
 from .handles import LayerHandle
-from .nn.conversion_report import ConversionReport
-from .nn.layers import WAYS, SparseState
-from .nn.tuning import timed_ways
 from .run_log import RunLog, log_controller
-from .saved.modules import SAVED, SavedModules
 from .selection import Selector, names_in, selects
 from .state import Holders, holders_in, load_into, name_of_layer, state_of
 from .summary import summary_lines

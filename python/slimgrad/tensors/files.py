@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ._arguments import tensor_with_values
-from ._library import ops
+from .._library import ops
+from .._support import tensor_with_values
 from .coding import Payload, PayloadError, bytes_of, checked, decode, encode
 
 # In the words of .safetensors files. The first five are payloads as they are, of the others the

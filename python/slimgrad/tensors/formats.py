@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ._arguments import number, pair_of_numbers, whole_number
-from ._library import ops
+from .._library import ops
+from .._support import number, pair_of_numbers, whole_number
 from .stats import TensorStats, stats_tensor
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ._arguments import tensor_with_values, text, whole_number
-from ._library import ops
+from .._library import ops
+from .._support import tensor_with_values, text, whole_number
 from .formats import FloatFormat, as_format
 from .quantization import _seed
 

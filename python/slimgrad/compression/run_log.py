@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 from torch import nn
 
-from ._machine import processor
-from ._wrappers import inner_model
+from .._machine import processor
+from .._support import inner_model
+from ..nn.activations import Stepwise, _Fewbit
+from ..saved.settings import Saved
 from .class_change import plain_class
 from .gradients import Prune, Quantize
-from .nn.activations import Stepwise, _Fewbit
 from .records import SCHEMA, fit_line, histogram_line, values_of
-from .saved.settings import Saved
 from .state import holders_in
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import nn
 
-from ._library import ops
-from ._wrappers import inner_model
+from .._library import ops
+from .._support import inner_model
+from ..nn.gated import GATE
+from ..nn.layers import SPARSE
+from ..saved.modules import SAVED
+from ..saved.packer import Packer
 from .gate import GradientGate, StateHolder
 from .names import MODEL, fold
-from .nn.gated import GATE
-from .nn.layers import SPARSE
-from .saved.modules import SAVED
-from .saved.packer import Packer
 
 VERSION = 1
 _VERSION_KEY = "version"

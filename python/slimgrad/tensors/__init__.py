@@ -1,0 +1,1 @@
+"""Operations on tensors: measure, fit, decide, apply, code, and files."""
