@@ -1,5 +1,5 @@
 // State of modules apart from their parameters: saved, resumed, cloned, refused.
-#include <slimgrad/nn_state.h>
+#include <slimgrad/nn.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,6 @@
 #include <vector>
 
 #include <slimgrad/error.h>
-#include <slimgrad/nn.h>
 
 #include "torch/decide/plan_tensor.h"
 
