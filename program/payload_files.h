@@ -1,9 +1,8 @@
 // .sg files. The payload of a .npy file is the file itself; those of a .safetensors file are in a
-// container (slimgrad/container.h).
+// container (slimgrad/payload.h).
 #ifndef SLIMGRAD_PROGRAM_PAYLOAD_FILES_H_
 #define SLIMGRAD_PROGRAM_PAYLOAD_FILES_H_
 
-#include <slimgrad/container.h>
 #include <slimgrad/payload.h>
 
 #include <string>

@@ -4,7 +4,7 @@
 #ifndef SLIMGRAD_PROGRAM_SAFETENSORS_H_
 #define SLIMGRAD_PROGRAM_SAFETENSORS_H_
 
-#include <slimgrad/container.h>
+#include <slimgrad/payload.h>
 
 #include <cstdint>
 #include <span>

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include <slimgrad/allocation.h>
 #include <slimgrad/gate.h>
+#include <slimgrad/threshold.h>
 
 namespace slimgrad::trainer {
 

@@ -1,8 +1,8 @@
-// Activations that keep 1 to 4 bits an element for backward instead of their input.
+// Activations that save 1 to 4 bits per element for backward instead of their input.
 //
 // The result is torch's to the last bit. The gradient is the incoming one times a level of the step
 // table (steps.h); where the derivative is piecewise constant, as ReLU's is, that is exact. A
-// gradient that nobody else holds is overwritten. A second backward throws. An activation is a
+// gradient without other references is overwritten. A second backward throws. An activation is a
 // value, and any thread may call it.
 #ifndef SLIMGRAD_ACTIVATIONS_H_
 #define SLIMGRAD_ACTIVATIONS_H_
@@ -45,8 +45,8 @@ class FewbitActivation {
 // "gelu" for torch's approximate = "none", "gelu_tanh" for "tanh". Throws InvalidArgument.
 std::string gelu_name(std::string_view approximate);
 
-// "gelu", "gelu_tanh", "silu" or "mish" from its output, which is kept, and one bit an element:
-// free where the next layer keeps that output anyway, and exact to about 4e-4 in float32.
+// "gelu", "gelu_tanh", "silu" or "mish" from its output, which is saved, and one bit per element:
+// free where the next layer saves that output anyway, and exact to about 4e-4 in float32.
 at::Tensor invertible_activation(const at::Tensor& x, std::string_view name);
 
 }  // namespace slimgrad

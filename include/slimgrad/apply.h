@@ -1,8 +1,8 @@
-// Quantizing, pruning, or both, over an array: the values themselves stay float32, bfloat16 or
-// float16. For real low-bit storage see pack.h; threshold.h finds thresholds, format_choice.h
-// formats and scales.
+// Quantizing, pruning, or both, over an array, and real low-bit storage. treatment.h has the
+// settings; threshold.h finds thresholds, format_choice.h formats and scales.
 //
-// **Quantizing** rounds to the grid of a FloatFormat at a scale.
+// **Quantizing** rounds to the grid of a FloatFormat at a scale. The values themselves stay
+// float32, bfloat16 or float16.
 //
 // For every value x, with y = |x| / scale in float32, as a product with the inverse of the scale,
 // which is rounded up: exact for powers of two, else good to two units of the last place.
@@ -27,6 +27,13 @@
 // threshold is rounded to the type first, so that +-a is what the probability was made for and the
 // result stays unbiased.
 //
+// **Packing** stores one code of exactly format.bits() bits for each value, without gaps. Eight
+// values take format.bits() bytes; src/formats/bit_packing.h draws the layout.
+//
+// unpack(pack(x)) is quantize(x) with the same arguments, bit for bit, but for NaN and Inf: no
+// format has codes for them. pack() writes zero for NaN and the largest value for Inf and counts
+// both; a caller that must not lose them checks the count.
+//
 // Random numbers are a function of (seed, element index) alone, see base/rng.h: the same array
 // gives the same result on every CPU and however it is cut into pieces. To work in pieces, call
 // with subspans and first_index, the index of their first element: a multiple of kPieceElements.
@@ -35,9 +42,11 @@
 #ifndef SLIMGRAD_APPLY_H_
 #define SLIMGRAD_APPLY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include <slimgrad/float_format.h>
 #include <slimgrad/half.h>
 #include <slimgrad/treatment.h>
 
@@ -84,6 +93,28 @@ ApplyCounts apply(const Treatment& treatment, std::span<const BFloat16Bits> in,
                   std::span<BFloat16Bits> out, std::uint64_t first_index = 0);
 ApplyCounts apply(const Treatment& treatment, std::span<const Float16Bits> in,
                   std::span<Float16Bits> out, std::uint64_t first_index = 0);
+
+// ceil(num_values * bits / 8). The last byte is padded with zero bits.
+std::size_t packed_size(const FloatFormat& format, std::size_t num_values);
+
+// Throws InvalidArgument unless packed.size() == packed_size(format, in.size()), and as quantize()
+// does.
+ApplyCounts pack(std::span<const float> in, std::span<std::uint8_t> packed,
+                 const Quantizer& quantizer, std::uint64_t seed, std::uint64_t first_index = 0);
+ApplyCounts pack(std::span<const BFloat16Bits> in, std::span<std::uint8_t> packed,
+                 const Quantizer& quantizer, std::uint64_t seed, std::uint64_t first_index = 0);
+ApplyCounts pack(std::span<const Float16Bits> in, std::span<std::uint8_t> packed,
+                 const Quantizer& quantizer, std::uint64_t seed, std::uint64_t first_index = 0);
+
+// Every byte string of the right size is valid. A code of zero with any sign or mantissa is +0; a
+// product beyond the type's range is the type's largest number. Throws InvalidArgument unless
+// packed.size() == packed_size(format, out.size()), and for a scale out of range.
+void unpack(std::span<const std::uint8_t> packed, std::span<float> out, const FloatFormat& format,
+            double scale);
+void unpack(std::span<const std::uint8_t> packed, std::span<BFloat16Bits> out,
+            const FloatFormat& format, double scale);
+void unpack(std::span<const std::uint8_t> packed, std::span<Float16Bits> out,
+            const FloatFormat& format, double scale);
 
 }  // namespace slimgrad
 

@@ -13,7 +13,7 @@
 namespace slimgrad {
 
 // The finite non-zero values of a tensor, sorted, for several fits and distances of the same data.
-// Sorting is the expensive part; share it. 16 bytes a value.
+// Sorting is the expensive part; share it. 16 bytes per value.
 class Sample {
  public:
   // Throws InvalidArgument if no finite non-zero value is left.

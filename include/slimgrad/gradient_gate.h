@@ -3,10 +3,10 @@
 //
 // All state is in two float64 tensors that the caller owns and may save: `plan` (settings,
 // counters, the plan in force) and `stats` (what the last backward pass saw and did). They are on
-// the CPU, whatever device x is on. The same
-// state and input give the same result on any number of threads. Backward writes both tensors. Two
-// threads may run backward through one gate: each pass is counted and draws by itself, in the order
-// in which they happen to begin. Double backward throws.
+// the CPU, whatever device x is on. The same state and input give the same result on any number of
+// threads. Backward writes both tensors. Two threads may run backward through one gate: each pass
+// is counted and draws by itself, in the order in which they happen to begin. Double backward
+// throws.
 #ifndef SLIMGRAD_GRADIENT_GATE_H_
 #define SLIMGRAD_GRADIENT_GATE_H_
 
@@ -32,7 +32,7 @@ at::Tensor new_gate_stats();
 at::Tensor gradient_gate(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
                          std::int64_t stream = 0);
 
-// Goes on where a saved gate was: resume_gate() of gate.h for tensors, with the statistics. The
+// Continues where a saved gate was: resume_gate() of gate.h for tensors, with the statistics. The
 // saved ones may be on any device. Throws InvalidArgument for tensors that no gate wrote, and then
 // nothing has changed.
 std::vector<std::string> load_gate(const at::Tensor& plan, const at::Tensor& stats,

@@ -1,7 +1,8 @@
-// One pass over an array: TensorStats.
+// TensorStats (tensor_stats.h) of an array, in one pass.
 //
 // The result is a function of the values and their order alone, to the bit: never of how the work
-// was split, and the same on every CPU.
+// was split, and the same on every CPU. Any thread may call measure().
+//
 // Up to kFullHistogramValues values the histogram counts everything; of larger arrays it is a
 // sample that is spread over the whole array by a fixed pseudo-random rule, and everything else in
 // TensorStats still sees every value. What sampling costs is derived in
@@ -38,7 +39,7 @@ TensorStats measure(std::span<const Float16Bits> values);
 //   parallel_for(0, measurement.num_chunks(), [&](first, last) { measurement.run(first, last); });
 //   TensorStats stats = measurement.finish();
 //
-// The values must outlive the measurement. It keeps 64 bytes a chunk and one histogram.
+// The values must outlive the measurement. It holds 64 bytes per chunk and one histogram.
 class Measurement {
  public:
   static constexpr std::size_t kChunkValues = std::size_t{1} << 16;

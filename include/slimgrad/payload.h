@@ -1,4 +1,5 @@
-// Tensors as compact, checked bytes, and back.
+// Tensors as compact, checked bytes, and back; and files of several tensors with names.
+// docs/format.md has the bytes; payload_info.h what a payload's header says.
 //
 //   std::vector<std::uint8_t> payload = encode({values.data(), DType::kFloat32, {64, 128}});
 //   PayloadInfo info = inspect(payload);
@@ -16,18 +17,34 @@
 // **NaN and Inf.** kLossless and kPruned with exact survivors keep them, bit for bit. The others
 // have no codes for them: InvalidArgument, with their number.
 //
+// **Containers.** A container is a file with an index, then one payload for each tensor: what
+// `slimgrad encode` makes of a .safetensors file.
+//
+//   const ContainerIndex index = parse_container(file);
+//   for (const ContainerEntry& entry : index.entries) {
+//     const auto payload = file.subspan(entry.offset, entry.num_bytes);
+//     check_entry(entry, inspect(payload));
+//     decode(payload);
+//   }
+//
 // **Errors.** InvalidArgument for misuse; PayloadError for bytes that are not a whole, undamaged
-// payload. Nothing is allocated by a length that the bytes do not bear out.
+// payload or container. Bytes are not trusted: nothing is allocated by a length that they do not
+// bear out, and an index takes at most 8 times the size of the file and 64 KiB, as text and again
+// in memory.
 //
 // The same tensor and options give the same bytes on every CPU and number of threads. Functions may
 // be called from several threads at once.
 #ifndef SLIMGRAD_PAYLOAD_H_
 #define SLIMGRAD_PAYLOAD_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <slimgrad/apply.h>
@@ -60,9 +77,9 @@ struct EncodeOptions {
   // non-zero values, whose parameters are all that travels.
   int bits = 8;
   TableModel model = TableModel::kCounted;
-  // How many values, evenly spread over the tensor, a law is fitted to; 0: all. A few thousand get
-  // the shape within some percent, which costs a thousandth of a bit a value, and take a hundredth
-  // of the time.
+  // The number of values, evenly spread over the tensor, that a law is fitted to; 0: all. A few
+  // thousand get the shape within some percent, which costs a thousandth of a bit per value, and
+  // take a hundredth of the time.
   std::size_t fit_sample = 0;
   // kFloat, and kPruned with Survivors::kFloat.
   FloatFormat format = FloatFormat(4, 3);
@@ -90,8 +107,8 @@ struct EncodeOptions {
 
 std::vector<std::uint8_t> encode(const TensorView& tensor, const EncodeOptions& options = {});
 // Throws PayloadError instead of allocating more than max_bytes. A block of equal values takes a
-// few bytes, so a short payload may rightly stand for a large tensor: whoever decodes what
-// strangers send says what is too large. The checksum finds damage; it is no signature.
+// few bytes, so a short payload may rightly stand for a large tensor: a program that decodes
+// payloads of others says what is too large. The checksum finds damage; it is no signature.
 std::vector<std::uint8_t> decode(std::span<const std::uint8_t> payload,
                                  std::uint64_t max_bytes = std::uint64_t{1} << 60);
 PayloadInfo inspect(std::span<const std::uint8_t> payload);
@@ -167,6 +184,41 @@ class PayloadDecoder {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+struct ContainerEntry {
+  std::string name;  // UTF-8
+  std::string type;  // in the words of .safetensors files: "F32", "BF16", "I64", ...
+  std::vector<std::uint64_t> shape;
+  std::uint64_t num_bytes = 0;  // of the payload
+  std::uint64_t offset = 0;     // of the payload, in the file
+};
+
+struct ContainerIndex {
+  // The metadata of the whole file, in order, no key twice; nullopt if it has none.
+  std::optional<std::vector<std::pair<std::string, std::string>>> metadata;
+  std::vector<ContainerEntry> entries;  // no two with the same name
+};
+
+// Whether the file begins as a container does. Other .sg files hold one payload.
+bool is_container(std::span<const std::uint8_t> file);
+
+// Checks the index, and that it and the payloads fill the file exactly. The payloads themselves are
+// not looked at. `max_bytes`: what the index, with the metadata, may take beyond 64 KiB, for
+// programs that read files of others. Throws PayloadError.
+ContainerIndex parse_container(std::span<const std::uint8_t> file,
+                               std::uint64_t max_bytes = std::uint64_t{1} << 60);
+
+// Throws PayloadError unless the payload with this header is the one that the index describes.
+void check_entry(const ContainerEntry& entry, const PayloadInfo& info);
+
+// What comes before the payloads; the entries' offsets are not looked at. Throws InvalidArgument
+// for more than 32 dimensions, a length of 2^63 or more, two tensors of one name, metadata with a
+// key twice, or text that is not UTF-8.
+std::vector<std::uint8_t> container_header(const ContainerIndex& index);
+
+// The type of a payload that holds a tensor of this type as it is. nullopt for others (I64, BOOL,
+// ...): the payload of such a tensor has its bytes, as int8 with one dimension.
+std::optional<DType> payload_dtype(std::string_view type);
 
 }  // namespace slimgrad
 

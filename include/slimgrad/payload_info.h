@@ -1,4 +1,5 @@
-// What a payload's header says: plain data. docs/format.md has the bytes.
+// What a payload's header says: plain data, which inspect() in payload.h reads. docs/format.md has
+// the bytes.
 #ifndef SLIMGRAD_PAYLOAD_INFO_H_
 #define SLIMGRAD_PAYLOAD_INFO_H_
 

@@ -2,19 +2,15 @@
 #ifndef SLIMGRAD_SLIMGRAD_H_
 #define SLIMGRAD_SLIMGRAD_H_
 
-#include <slimgrad/allocation.h>
 #include <slimgrad/apply.h>
-#include <slimgrad/container.h>
 #include <slimgrad/distribution.h>
 #include <slimgrad/error.h>
 #include <slimgrad/fit.h>
 #include <slimgrad/float_format.h>
 #include <slimgrad/format_choice.h>
 #include <slimgrad/gate.h>
-#include <slimgrad/gates.h>
 #include <slimgrad/half.h>
 #include <slimgrad/measure.h>
-#include <slimgrad/pack.h>
 #include <slimgrad/payload.h>
 #include <slimgrad/payload_info.h>
 #include <slimgrad/seed.h>
@@ -22,7 +18,6 @@
 #include <slimgrad/tensor_stats.h>
 #include <slimgrad/threshold.h>
 #include <slimgrad/treatment.h>
-#include <slimgrad/treatment_choice.h>
 #include <slimgrad/version.h>
 
 #endif  // SLIMGRAD_SLIMGRAD_H_

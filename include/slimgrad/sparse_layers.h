@@ -47,23 +47,23 @@ at::Tensor new_sparse_choice(bool always = false);
 enum class SparseWay : std::int64_t { kAuto, kDense, kSparse };
 std::string_view sparse_way_name(SparseWay way);  // "auto", "dense", "sparse"
 SparseWay parse_sparse_way(std::string_view name);
-// Of the products that are given, instead of what new_sparse_choice() was told. Back at kAuto, a
-// product has the break-even that it had before.
+// Sets the ways of the products that are given, instead of what new_sparse_choice() was told. Back
+// at kAuto, a product has the break-even that it had before.
 void set_sparse_ways(const at::Tensor& choice, std::optional<SparseWay> weight,
                      std::optional<SparseWay> input);
 
-// Goes on as a saved layer did: the ways that were set, the break-evens and who found them are
-// taken over; `always` stays, and is returned in words if it differs. Throws InvalidArgument for a
-// tensor that no one wrote, and then nothing has changed. load_gate() does it for the plans.
+// Continues as a saved layer did: takes over the ways that were set, the break-evens and where they
+// came from; `always` stays, and is returned in words if it differs. Throws InvalidArgument for a
+// tensor that is no choice, and then nothing has changed. load_gate() does it for the plans.
 std::vector<std::string> load_sparse_choice(const at::Tensor& choice, const at::Tensor& saved);
 
 // While timing is on, backward passes do products at kAuto both ways; the sparse result counts.
 // Turned off, each that was timed has the break-even of its best times. What was timed is state and
-// the clock is not asked again. The passes count: who wants to go on as if there had been none
-// copies the plans and statistics before and puts them back.
+// the clock is not asked again. The passes count: to continue as if there had been none, copy the
+// plans and statistics before and put them back.
 void time_sparse_ways(const at::Tensor& choice, bool on);
 
-// Who found the break-even sparsity, or set the way.
+// Where the break-even sparsity, or the way, comes from.
 enum class ChosenBy : std::int64_t { kNobody, kModel, kTiming, kUser };
 
 struct SparseProductReport {

@@ -1,5 +1,5 @@
 // The best step function for an activation's derivative: 2^bits constant pieces that minimise the
-// weighted squared error. With it an activation keeps `bits` bits an element for backward.
+// weighted squared error. With it an activation saves `bits` bits per element for backward.
 //
 // Surprises. For activations with an even derivative (sigmoid, tanh, softsign, tanhshrink,
 // hardsigmoid, ...) the table is one over |x|; StepTable::even says so. Where the derivative is

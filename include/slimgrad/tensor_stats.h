@@ -2,8 +2,8 @@
 // threshold without touching the tensor again.
 //
 // Rules. Non-finite values are counted and enter nothing else. Zeros are a point mass of their own:
-// they enter mean_abs and mean_square, never log_mean and log_std. Logarithms are natural. An
-// instance is plain data.
+// they enter mean_abs and mean_square, never log_mean and log_std. Logarithms are natural.
+// Plain data; measure.h fills it in.
 #ifndef SLIMGRAD_TENSOR_STATS_H_
 #define SLIMGRAD_TENSOR_STATS_H_
 
@@ -13,7 +13,7 @@
 
 namespace slimgrad {
 
-// Histogram of magnitudes, eight bins an octave. A bin is named by the exponent and the top three
+// Histogram of magnitudes, eight bins per octave. A bin is named by the exponent and the top three
 // mantissa bits of the float32, so that binning is a shift: bin k holds the magnitudes from
 // lower_edge(k) up to, but not including, lower_edge(k + 1). The last eight bins would hold Inf and
 // NaN and stay empty.
@@ -30,7 +30,7 @@ struct LogHistogram {
     return bits >= 0x7f800000u ? 0x1p128 : static_cast<double>(std::bit_cast<float>(bits));
   }
 
-  // Finite non-zero values by bin. Of a large tensor the histogram may be a sample: compare its
+  // Finite non-zero values by bin. For a large tensor the histogram may be a sample: compare its
   // total() with TensorStats::num_nonzero().
   std::array<std::uint64_t, kNumBins> counts{};
 

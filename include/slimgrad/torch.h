@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <slimgrad/gradient_gate.h>
-#include <slimgrad/saved_tensor.h>
 #include <slimgrad/saved_tensors.h>
 #include <slimgrad/sparse_layers.h>
 #include <slimgrad/tensor_stats.h>

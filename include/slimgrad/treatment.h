@@ -1,5 +1,6 @@
 // What is done to every value of an array: pruning, rounding, or both; and what that did. Plain
-// data, one from the decision (treatment_choice.h) to the inner loop; apply.h has the rules.
+// data, the same from the decision (choose_treatment() in gate.h) to the inner loop; apply.h has
+// the rules. Values; threads may share them.
 #ifndef SLIMGRAD_TREATMENT_H_
 #define SLIMGRAD_TREATMENT_H_
 
@@ -28,11 +29,11 @@ struct Quantizer {
 };
 
 struct Treatment {
-  double threshold = 0;  // of pruning; 0: nothing is pruned
+  double threshold = 0;  // for pruning; 0: nothing is pruned
   // Below the threshold everything becomes zero, for certain: top-k, a biased baseline.
   bool drops = false;
   std::optional<Quantizer> quantizer = {};  // none: nothing is rounded
-  std::uint64_t seed = 0;                   // of the random draws
+  std::uint64_t seed = 0;                   // for the random draws
 
   bool prunes() const { return threshold > 0; }
 };

@@ -1,4 +1,4 @@
-#include <slimgrad/nn_state.h>
+#include <slimgrad/nn.h>
 
 #include <ATen/core/Dict.h>
 #include <ATen/ops/scalar_tensor.h>

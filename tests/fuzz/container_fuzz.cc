@@ -3,7 +3,6 @@
 // many of the rest are the index, which the fuzzer writes as text: behind a checksum and a coder it
 // would never get. With their highest bit set it writes a payload, whose checksum is made right:
 // few bytes may stand for much text.
-#include <slimgrad/container.h>
 #include <slimgrad/payload.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // State of modules apart from their parameters: saved, resumed, cloned, refused.
-#include <slimgrad/nn_state.h>
+#include <slimgrad/nn.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,6 @@
 #include <vector>
 
 #include <slimgrad/error.h>
-#include <slimgrad/nn.h>
 
 #include "torch/decide/plan_tensor.h"
 
@@ -300,8 +299,15 @@ TEST(Modules, RefuseOptionsWithoutEffect) {
   gate.settings.sparsity = 0.9;
   EXPECT_THAT([&] { GradientGate{gate}; },
               ThrowsMessage<InvalidArgument>(HasSubstr("[GradientGate] expected a kind")));
-  EXPECT_THROW(Conv2d(torch::nn::Conv2dOptions(4, 4, 3).padding(torch::kSame), SparseOptions()),
-               InvalidArgument);
+  const torch::nn::Conv2dOptions conv(4, 4, 3);
+  EXPECT_THAT(
+      [&] { Conv2d(torch::nn::Conv2dOptions(conv).padding(torch::kSame), SparseOptions()); },
+      ThrowsMessage<InvalidArgument>(HasSubstr("[Conv2d] expected padding as numbers")));
+  EXPECT_THAT(
+      [&] {
+        Conv2d(torch::nn::Conv2dOptions(conv).padding_mode(torch::kReflect), SparseOptions());
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("[Conv2d] expected padding_mode torch::kZeros")));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include <slimgrad/pack.h>
+#include <slimgrad/apply.h>
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,3 @@
-#include <slimgrad/container.h>
 #include <slimgrad/payload.h>
 
 #include <algorithm>

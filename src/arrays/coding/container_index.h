@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include <slimgrad/container.h>
+#include <slimgrad/payload.h>
 
 namespace slimgrad {
 

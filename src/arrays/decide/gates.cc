@@ -1,4 +1,4 @@
-#include <slimgrad/gates.h>
+#include <slimgrad/gate.h>
 
 #include <algorithm>
 #include <vector>

@@ -11,7 +11,7 @@
 // A target fixes its layer: cosine 1 / sqrt(1 + nmse) gives nmse, and nmse alpha. What it leaves of
 // the budget is a number of zeros, and spreading that over the rest is the same problem with fewer
 // layers.
-#include <slimgrad/allocation.h>
+#include <slimgrad/threshold.h>
 
 #include <algorithm>
 #include <boost/math/tools/toms748_solve.hpp>

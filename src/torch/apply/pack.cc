@@ -10,7 +10,7 @@
 #include <numeric>
 #include <vector>
 
-#include <slimgrad/pack.h>
+#include <slimgrad/apply.h>
 
 #include "formats/bit_packing.h"
 #include "torch/apply/apply.h"

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include <slimgrad/container.h>
 #include <slimgrad/payload.h>
 
 #include "base/check.h"

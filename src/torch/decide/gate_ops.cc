@@ -8,9 +8,9 @@
 #include <tuple>
 #include <vector>
 
-#include <slimgrad/allocation.h>
 #include <slimgrad/gradient_gate.h>
 #include <slimgrad/seed.h>
+#include <slimgrad/threshold.h>
 
 #include "base/check.h"
 #include "torch/decide/plan_tensor.h"

@@ -1,4 +1,4 @@
-// allocate_plans_ and update_loss_scale_: what looks at all gates at once (slimgrad/gates.h), on
+// allocate_plans_ and update_loss_scale_: what looks at all gates at once (slimgrad/gate.h), on
 // the tensors that hold them.
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include <slimgrad/gates.h>
+#include <slimgrad/gate.h>
 
 #include "base/check.h"
 #include "torch/checks.h"

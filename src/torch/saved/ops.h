@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include <slimgrad/saved_tensor.h>
+#include <slimgrad/saved_tensors.h>
 
 namespace slimgrad::torch_ops {
 

@@ -1,4 +1,4 @@
-#include <slimgrad/saved_tensor.h>
+#include <slimgrad/saved_tensors.h>
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-// apply.h and pack.h: what holds between them, pieces, and bad arguments.
+// apply.h: what holds between quantizing, pruning and packing, pieces, and bad arguments.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,6 @@
 
 #include <slimgrad/apply.h>
 #include <slimgrad/error.h>
-#include <slimgrad/pack.h>
 
 namespace slimgrad {
 namespace {

@@ -1,7 +1,6 @@
 // Containers, whole and damaged. Files made by the program are in tests/python.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <slimgrad/container.h>
 #include <slimgrad/payload.h>
 
 #include <cstring>

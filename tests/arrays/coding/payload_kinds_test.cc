@@ -10,7 +10,7 @@
 #include <map>
 #include <numeric>
 
-#include <slimgrad/pack.h>
+#include <slimgrad/apply.h>
 
 #include "arrays/coding/frequencies.h"
 #include "arrays/coding/payload_samples.h"

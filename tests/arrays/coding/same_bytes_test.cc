@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <map>
 
-#include <slimgrad/pack.h>
+#include <slimgrad/apply.h>
 
 #include "arrays/coding/payload_samples.h"
 #include "for_each_target.h"

@@ -10,7 +10,6 @@
 
 #include <slimgrad/error.h>
 #include <slimgrad/gate.h>
-#include <slimgrad/gates.h>
 
 namespace slimgrad {
 namespace {

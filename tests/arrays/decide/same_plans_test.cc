@@ -13,10 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include <slimgrad/allocation.h>
 #include <slimgrad/gate.h>
 #include <slimgrad/measure.h>
-#include <slimgrad/treatment_choice.h>
+#include <slimgrad/threshold.h>
 
 #include <slimgrad/seed.h>
 #include "arrays/decide/gate_pass.h"

@@ -1,4 +1,4 @@
-#include <slimgrad/treatment_choice.h>
+#include <slimgrad/gate.h>
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include <slimgrad/allocation.h>
+#include <slimgrad/threshold.h>
 
 #include "golden.h"
 

@@ -1,4 +1,4 @@
-#include <slimgrad/allocation.h>
+#include <slimgrad/threshold.h>
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <slimgrad/error.h>
-#include <slimgrad/saved_tensor.h>
+#include <slimgrad/saved_tensors.h>
 
 namespace slimgrad {
 namespace {
