@@ -27,7 +27,7 @@ struct TrainingOptions {
   // Steps, from 1, at which gradients are looked at closely, and what is said about them.
   std::vector<int> probe_steps = {};
   bool histograms = true, fits = true, bits = true;
-  std::int64_t stop_after = 0;  // so many steps, as if interrupted; 0: never
+  std::int64_t stop_after = 0;  // number of steps, as if interrupted; 0: never
 };
 
 // Where a run stands, after every step.

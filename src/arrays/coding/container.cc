@@ -56,7 +56,7 @@ constexpr std::array<TypeSize, 12> kOtherTypes = {{{"BOOL", 1},
                                                    {"U64", 8},
                                                    {"C64", 8}}};
 
-// Whether a tensor of a type that payloads do not have can have so many bytes.
+// Whether a tensor of a type that payloads do not have can have this number of bytes.
 bool fits_bytes(const ContainerEntry& entry, std::uint64_t num_bytes) {
   const auto* const known = std::ranges::find(kOtherTypes, entry.type, &TypeSize::name);
   if (known == kOtherTypes.end()) return true;
@@ -138,7 +138,7 @@ bool is_container(Bytes file) {
 
 ContainerIndex parse_container(Bytes file, std::uint64_t max_bytes) {
   if (file.size() < kIndexOffset) fail(PayloadErrorCode::kTooShort, "the file ends too early");
-  if (!is_container(file)) fail(PayloadErrorCode::kBadMagic, "it begins with other bytes");
+  if (!is_container(file)) fail(PayloadErrorCode::kBadMagic, "the magic bytes are missing");
   if (!std::equal(kVersion.begin(), kVersion.end(), file.begin() + kContainerMagic.size()))
     fail(PayloadErrorCode::kBadVersion, "an unknown version");
   std::uint64_t index_bytes = 0;

@@ -40,7 +40,7 @@ std::string_view explain(DecodeStatus status) {
     case DecodeStatus::kTrailingBytes:
       return "its symbols end before it does";
     case DecodeStatus::kBadTable:
-      return "its table is none";
+      return "its frequency table is invalid";
     case DecodeStatus::kBadMethod:
       return "its method is unknown";
     case DecodeStatus::kNoSharedTable:

@@ -32,7 +32,7 @@ struct WeightStrides {
   std::int64_t out, in, y, x;
 };
 
-// Survivors are held for so many bytes at a time; a larger gradient is multiplied piece by piece,
+// Lists of survivors take at most this many bytes; a larger gradient is multiplied piece by piece,
 // as far as it can be cut: between images for the gradient of the input.
 inline constexpr std::int64_t kMostListBytes = std::int64_t{32} << 20;
 
@@ -49,10 +49,10 @@ struct SparseWorkspace {
   }
 };
 
-// Of the pruned gradient; and what the product cost, for those who choose by it.
+// Counts of the pruned gradient, and what the product cost, which the choice of a way uses.
 struct SparseCounts {
   std::int64_t elements = 0, survivors = 0;
-  // What does not shrink with the survivors: pruning, packing; whoever plans may add that.
+  // Time that does not shrink with the survivors: pruning and packing. The caller may add to it.
   double compress_seconds = 0;
   double multiply_seconds = 0;
 };

@@ -79,7 +79,7 @@ class GatherInput {
         passes_(cheapest_passes(shape, tiles_, density)),
         bands_(shape, tiles_.width() * std::int64_t{sizeof(float)}, kCompressedPixels),
         lists_(shape, bands_, passes_.channels,
-               // Who looks at one pixel at a time needs no steps from pixel to pixel.
+               // One pixel at a time needs no steps from pixel to pixel.
                {.channel_step = tiles_.width(),
                 .pixel_step_a_channel = shape.is_linear() ? 0 : -shape.x.stride * tiles_.width()},
                workspace),
@@ -148,7 +148,7 @@ class GatherInput {
     return {first * shape_.x.in, rows * shape_.x.in};
   }
 
-  // Of a group.
+  // The passes over one group.
   std::int64_t num_passes() const {
     const auto blocks = static_cast<std::int64_t>(lists_.blocks().size()) / shape_.groups;
     return blocks * (passes_.split_rows ? shape_.y.taps : 1);

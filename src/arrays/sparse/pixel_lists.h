@@ -28,7 +28,7 @@ class PixelLists {
     std::int64_t pixel_step_a_channel;  // from pixel to pixel of a row, times a block's channels
   };
 
-  // In blocks of at most so many channels.
+  // In blocks of at most `channels` channels.
   PixelLists(const ConvShape& shape, const Bands& bands, std::int64_t channels, Offsets offsets,
              SparseWorkspace& workspace);
 
@@ -63,7 +63,7 @@ class PixelLists {
   std::int64_t compress_first(std::int64_t band, const T* gradient,
                               const kernels::LoopTreatment& treatment, const PruneDraw& draw) const;
 
-  // Those of so many pixels, whole rows of them, for a block of so many channels.
+  // The offsets of `pixels` pixels, in whole rows, for a block of `channels` channels.
   void write_offsets(std::int64_t pixels, std::int64_t channels,
                      std::vector<std::int32_t>& offsets) const;
   // Where the survivors of a band's block begin.

@@ -40,9 +40,9 @@ struct SurvivorLists {
 
 // A sum for every list, that of list l at l * out_step. One after the other, so that they may
 // overlap, and each in the order of its survivors (in some fixed order where several chains of
-// additions hide their latency), so that the result does not depend on who calls. Vectors use fused
-// multiply-adds, so the targets agree to rounding only. `accumulate`: onto what `out` holds; then
-// an empty list costs next to nothing. REQUIRES: eights, rows >= 1; rows <= kMaxSumRows;
+// additions hide their latency), so that the result does not depend on the caller. Vectors use
+// fused multiply-adds, so the targets agree to rounding only. `accumulate`: onto what `out` holds;
+// then an empty list costs next to nothing. REQUIRES: eights, rows >= 1; rows <= kMaxSumRows;
 // eights * rows <= kMaxEights.
 void sum_lists(const SumShape& shape, const SurvivorLists& lists, const float* dense, float* out,
                std::int64_t out_step, bool accumulate) noexcept;

@@ -16,7 +16,7 @@ bool is_one_of(double value, std::int64_t count) {
   return value >= 0 && value < static_cast<double>(count) && value == std::floor(value);
 }
 
-// Of one product: names the first value that no one can have written.
+// Checks the fields of one product; the error names the first value that is never written.
 void check_fields(const double* fields, const char* op, const char* name) {
   constexpr std::int64_t kManyTrials = std::int64_t{1} << 40;
   const auto check_value = [&](ChoiceField field, const char* expected, bool holds) {
