@@ -204,7 +204,7 @@ class GatherInput {
                   float* totals, std::int64_t stride, bool accumulate) const {
     kernels::sum_lists({.eights = tiles_.eights, .rows = 1, .dense_stride = 0, .out_stride = 0},
                        {.survivors = lists_.survivors(),
-                        .marks = lists_.marks(b, band, pixels.first_pixel),
+                        .starts = lists_.starts(b, band, pixels.first_pixel),
                         .count = pixels.pixels},
                        weights, totals, stride, accumulate);
   }
@@ -226,7 +226,7 @@ class GatherInput {
         if (reach < 0 || reach % axis.stride != 0 || reach / axis.stride >= axis.out) continue;
         const std::int64_t line = reach / axis.stride;
         lists.lines.push_back(
-            {lists_.marks(b, bands_.at(image, line), (image * axis.out + line) * shape_.x.out),
+            {lists_.starts(b, bands_.at(image, line), (image * axis.out + line) * shape_.x.out),
              ty * shape_.x.taps * row_size});
       }
       kernels::sum_reaches(tiles_.eights, lists_.survivors(), lists.lines, lists.reaches, weights,

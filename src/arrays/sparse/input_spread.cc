@@ -182,7 +182,7 @@ class SpreadInput {
         const std::int64_t pixel = (image * shape_.y.out + y) * shape_.x.out;
         kernels::sum_lists(shape,
                            {.survivors = lists_.survivors(),
-                            .marks = lists_.marks(block, bands_.at(image, y), pixel),
+                            .starts = lists_.starts(block, bands_.at(image, y), pixel),
                             .count = shape_.x.out},
                            weights + taps.weights_offset, line, tiles_.pixel_step(), true);
       }

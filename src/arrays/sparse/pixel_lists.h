@@ -49,9 +49,9 @@ class PixelLists {
   kernels::SurvivorArrays survivors() const {
     return {workspace_.values.data(), workspace_.offsets.data()};
   }
-  // Those of a pixel of the band begin at its mark and end at the next one.
-  std::int64_t* marks(std::size_t block, std::int64_t band, std::int64_t pixel) const {
-    return workspace_.marks.data() + static_cast<std::int64_t>(block) * marks_a_block() + band +
+  // The survivors of a pixel of the band begin at its start and end at the next one.
+  std::int64_t* starts(std::size_t block, std::int64_t band, std::int64_t pixel) const {
+    return workspace_.starts.data() + static_cast<std::int64_t>(block) * starts_a_block() + band +
            pixel;
   }
 
@@ -72,8 +72,8 @@ class PixelLists {
            static_cast<std::int64_t>(block * kernels::kCompactSlack);
   }
 
-  // Every band has a mark for each of its pixels and one for their end.
-  std::int64_t marks_a_block() const { return shape_.out_pixels() + bands_.count(); }
+  // Every band has a start for each of its pixels and one for their end.
+  std::int64_t starts_a_block() const { return shape_.out_pixels() + bands_.count(); }
   // For the survivors of a band.
   std::int64_t band_room() const {
     return bands_.max_pixels() * shape_.out_channels +

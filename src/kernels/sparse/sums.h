@@ -31,10 +31,10 @@ struct SumShape {
 inline constexpr int kMaxEights = 12;  // of all rows
 inline constexpr int kMaxSumRows = 3;
 
-// Lists of survivors, one behind the other: list l is [marks[l], marks[l + 1]).
+// Lists of survivors, one behind the other: list l is [starts[l], starts[l + 1]).
 struct SurvivorLists {
   SurvivorArrays survivors;
-  const std::int64_t* marks;
+  const std::int64_t* starts;
   std::int64_t count;
 };
 
@@ -52,7 +52,7 @@ void sum_lists_scalar(const SumShape& shape, const SurvivorLists& lists, const f
 // Sums over lists that overlap: the lists lie in some lines, and a reach is a stretch of lists that
 // is the same in every line. Its displacement and the line's are added to the survivors' offsets.
 struct ListLine {
-  const std::int64_t* marks;
+  const std::int64_t* starts;
   std::int64_t displacement;
 };
 struct Reach {
