@@ -273,8 +273,8 @@ Example:
 
   g.sg: 14617 bytes for 262272, 94.4 % saved)help";
 
-const bool registered =
-    register_subcommand({"encode", "Tensors as compact, checked bytes", kExample, declare});
+const bool registered = register_subcommand(
+    {"encode", "Encode tensors as compact payloads with checksums", kExample, declare});
 
 }  // namespace
 }  // namespace slimgrad::program

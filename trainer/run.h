@@ -1,5 +1,5 @@
-// A training run: what it is told, where it stands and what it found. No tensors, so that those who
-// parse arguments and print results need not see torch.
+// A training run: what it is told, where it stands and what it found. No tensors, so that the code
+// that parses arguments and prints results does not include torch.
 #ifndef SLIMGRAD_TRAINER_RUN_H_
 #define SLIMGRAD_TRAINER_RUN_H_
 

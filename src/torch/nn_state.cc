@@ -163,8 +163,9 @@ StateDict to_state(const c10::IValue& dict) {
   check(dict.isGenericDict(), "to_state", "a dictionary of tensors", dict.tagKind());
   StateDict state("State");
   for (const auto& item : dict.toGenericDict()) {
-    check(item.key().isString() && item.value().isTensor(), "to_state", "names and tensors",
-          item.key().tagKind(), " and ", item.value().tagKind());
+    check(item.key().isString() && item.value().isTensor(), "to_state",
+          "a dictionary from strings to tensors", item.key().tagKind(), " and ",
+          item.value().tagKind());
     state.insert(item.key().toStringRef(), item.value().toTensor());
   }
   return state;

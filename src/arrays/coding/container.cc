@@ -148,7 +148,7 @@ ContainerIndex parse_container(Bytes file, std::uint64_t max_bytes) {
   const std::uint64_t bound = index_bound(file.size(), max_bytes);
   std::optional<ContainerIndex> index =
       read_index(decode_index(file.subspan(kIndexOffset, index_bytes), bound), bound);
-  if (!index) fail(PayloadErrorCode::kBadHeader, "an index that no encoder writes");
+  if (!index) fail(PayloadErrorCode::kBadHeader, "the index is invalid");
   if (!names_are_different(*index))
     fail(PayloadErrorCode::kBadHeader, "two tensors with the same name");
   if (!keys_are_different(*index))
@@ -170,7 +170,9 @@ void check_entry(const ContainerEntry& entry, const PayloadInfo& info) {
   const bool fits = dtype ? *dtype == info.dtype && entry.shape == info.shape
                           : info.dtype == DType::kInt8 && info.shape.size() == 1 &&
                                 fits_bytes(entry, info.num_bytes());
-  if (!fits) fail(PayloadErrorCode::kBadHeader, "'" + entry.name + "' is not what the index says");
+  if (!fits)
+    fail(PayloadErrorCode::kBadHeader,
+         "'" + entry.name + "' has another type, shape or size than the index says");
 }
 
 std::vector<std::uint8_t> container_header(const ContainerIndex& index) {
@@ -183,8 +185,8 @@ std::vector<std::uint8_t> container_header(const ContainerIndex& index) {
             "'");
     other_bytes += entry.num_bytes;
   }
-  check(keys_are_different(index), "encode", "metadata with different keys", "the same one twice");
-  check(names_are_different(index), "encode", "tensors with different names", "two with the same");
+  check(keys_are_different(index), "encode", "metadata with different keys", "a key twice");
+  check(names_are_different(index), "encode", "tensors with different names", "a name twice");
   const std::optional<std::string> text = index_text(index);
   check(text.has_value(), "encode", "names and metadata in UTF-8", "other bytes");
   check(text->size() <= kMaxIndexBytes, "encode", "names and metadata of at most 128 MiB",

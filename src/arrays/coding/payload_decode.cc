@@ -226,7 +226,7 @@ void PayloadDecoder::State::read_header() {
   info = parse_payload_header(payload, header_bytes);
   if (!fits(info))
     throw PayloadError(PayloadErrorCode::kBadHeader,
-                       "[decode] damaged header: a threshold or model that no encoder writes");
+                       "[decode] damaged header: an invalid threshold or model");
   body = payload.subspan(header_bytes, payload.size() - kChecksumBytes - header_bytes);
   std::uint64_t offset = 0;
   for (const std::uint32_t size : info.block_bytes) {

@@ -71,8 +71,10 @@ void check_saved_options(const SavedOptions& options, const char* op) {
     saved_format(op, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest");
     return;
   }
-  check(options.group == 0, op, "no group with bits = 0", options.group);
-  check(options.is_stochastic, op, "no rounding to the nearest with bits = 0", "one");
+  check(options.group == 0, op, "group = 0 with bits = 0, which stores values exactly",
+        options.group);
+  check(options.is_stochastic, op,
+        "stochastic rounding (the default) with bits = 0, which stores values exactly", "nearest");
 }
 
 at::Tensor pack_saved_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t group,

@@ -22,7 +22,7 @@ void check_fields(const double* fields, const char* op, const char* name) {
   const auto check_value = [&](ChoiceField field, const char* expected, bool holds) {
     if (!holds) throw_invalid(op, std::string("in ") + name + " " + expected, fields[field]);
   };
-  check_value(kChoicePinned, "a way of 0 to 3", is_one_of(fields[kChoicePinned], 4));
+  check_value(kChoicePinned, "a way from 0 to 3", is_one_of(fields[kChoicePinned], 4));
   check_value(kChoiceBy, "a decision by 0, 1 or 2", is_one_of(fields[kChoiceBy], 3));
   check_value(kChoiceBreakEven, "a break-even sparsity from 0 to 1",
               fields[kChoiceBreakEven] >= 0 && fields[kChoiceBreakEven] <= 1);
