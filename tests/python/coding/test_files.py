@@ -152,7 +152,7 @@ def test_lies_in_the_index(tmp_path):
         if works:
             assert torch.equal(sg.load(file)["a"], torch.tensor([1.0, -2.0]))
         else:
-            with pytest.raises(sg.PayloadError, match="another type, shape or size than the index says"):
+            with pytest.raises(sg.PayloadError, match="than the index says"):
                 sg.load(file)
     twice = entry % (b"F32", b"2", len(payload))
     with pytest.raises(sg.PayloadError, match="same name"):
