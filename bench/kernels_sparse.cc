@@ -27,7 +27,7 @@ void sums_from_tile(benchmark::State& state) {
   std::fill_n(dense.get(), rows * kColumns, 1.0f);
   std::vector<float> values, out(static_cast<std::size_t>(kSums * kColumns));
   std::vector<std::int32_t> offsets;
-  std::vector<std::int64_t> marks = {0};
+  std::vector<std::int64_t> starts = {0};
   for (std::int64_t s = 0; s < kSums; ++s) {
     const auto begin = static_cast<std::int64_t>(values.size());
     // Lengths vary, as a branch predictor would learn one length.
@@ -36,10 +36,10 @@ void sums_from_tile(benchmark::State& state) {
       values.push_back(1.0f);
       offsets.push_back(static_cast<std::int32_t>(random() % rows * kColumns));
     }
-    marks.push_back(end);
+    starts.push_back(end);
   }
   for (auto _ : state)
-    kernels::sum_lists({kEights, 1, 0, 0}, {{values.data(), offsets.data()}, marks.data(), kSums},
+    kernels::sum_lists({kEights, 1, 0, 0}, {{values.data(), offsets.data()}, starts.data(), kSums},
                        dense.get(), out.data(), kColumns, true);
   state.counters["multiply_adds"] =
       benchmark::Counter(static_cast<double>(values.size() * kEights * state.iterations()),
@@ -81,14 +81,14 @@ void prune_and_compact(benchmark::State& state) {
   std::vector<float> values(kValues + kernels::kCompactSlack);
   std::vector<std::int32_t> offsets(values.size());
   const std::vector<std::int32_t> row_offsets(static_cast<std::size_t>(rows));
-  std::vector<std::int64_t> marks(static_cast<std::size_t>(rows) + 1);
+  std::vector<std::int64_t> starts(static_cast<std::size_t>(rows) + 1);
   const kernels::CompactBlock block{.first_column = 0,
                                     .num_columns = columns,
                                     .column_step = 64,
                                     .row_offsets = row_offsets.data(),
                                     .values = values.data(),
                                     .offsets = offsets.data(),
-                                    .marks = marks.data()};
+                                    .starts = starts.data()};
   const kernels::LoopTreatment treatment = pruning();
   for (auto _ : state)
     kernels::compact_rows<float>(treatment, {x.data(), rows, columns, 0}, {&block, 1});

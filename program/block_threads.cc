@@ -18,7 +18,7 @@ int default_num_threads() {
 }
 
 void declare_threads(Flags& flags, int& num_threads) {
-  flags.option("--threads", num_threads, "Threads; the bytes do not depend on them")
+  flags.option("--threads", num_threads, "Number of threads; the output does not depend on it")
       .range(1, 1024)
       .value_name("");
 }

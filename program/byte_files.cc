@@ -83,7 +83,7 @@ Mapping::~Mapping() {
 }
 
 void release(std::span<const std::uint8_t> bytes) noexcept {
-  // Whole pages only: the others are somebody else's, too.
+  // Whole pages only: other data share the first and last page.
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
   const std::uintptr_t first = (begin + page_bytes() - 1) / page_bytes() * page_bytes();
   const std::uintptr_t last = (begin + bytes.size()) / page_bytes() * page_bytes();

@@ -1,4 +1,4 @@
-// Colours for a reader at a terminal, and for nobody else.
+// Colours, used only if the output is a terminal.
 #ifndef SLIMGRAD_PROGRAM_COLOURS_H_
 #define SLIMGRAD_PROGRAM_COLOURS_H_
 

@@ -136,7 +136,7 @@ Example:
   back.npy: 1 tensor)help";
 
 const bool registered =
-    register_subcommand({"decode", "Payloads back to tensors", kExample, declare});
+    register_subcommand({"decode", "Decode payloads to tensors", kExample, declare});
 
 }  // namespace
 }  // namespace slimgrad::program

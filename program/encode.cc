@@ -129,7 +129,7 @@ struct Total {
   }
 };
 
-// Of several tensors: one row for each of their types, and one for all.
+// Reports several tensors: one row for each type, and one for all.
 void report_types(const std::map<std::string, Total>& types, const Total& all, Report& report) {
   Table table({{"type", Align::kLeft}, {"tensors"}, {"bytes"}, {"coded"}, {"ratio"}});
   const auto add = [&](const std::string& type, const Total& total) {
@@ -231,21 +231,26 @@ Action declare(Flags& flags) {
       .required()
       .value_name("")
       .offer_files({".sg"});
-  flags.option("--mode", options->mode, "lossless, uniform, float or pruned")
+  flags.option("--mode", options->mode, "How values are coded: lossless, uniform, float or pruned")
       .show_default()
       .offer({"lossless", "uniform", "float", "pruned"});
   flags.option("--bits", options->bits, "Bits of uniform codes, 2 to 8").show_default();
   flags.option("--format", options->format, "Format of float codes").show_default();
-  flags.option("--scale", options->scale, "Step or scale; 0: from the largest magnitude");
+  flags.option("--scale", options->scale,
+               "Step of the mode uniform, scale of float codes; 0: from the largest magnitude");
   flags.option("--threshold", options->threshold,
-               "Of the mode pruned; 0: the smallest magnitude but zero");
-  flags.option("--survivors", options->survivors, "exact, bfloat16 or float")
+               "Threshold of the mode pruned; 0: the smallest nonzero magnitude");
+  flags
+      .option("--survivors", options->survivors,
+              "How the mode pruned stores nonzero values: exact, bfloat16 or float")
       .show_default()
       .offer({"exact", "bfloat16", "float"});
-  flags.option("--coder", options->coder, "rans or huffman")
+  flags.option("--coder", options->coder, "Entropy coder: rans or huffman")
       .show_default()
       .offer({"rans", "huffman"});
-  flags.option("--model", options->model, "counted, gennorm, laplace or normal")
+  flags
+      .option("--model", options->model,
+              "Frequencies of the mode uniform: counted, gennorm, laplace or normal")
       .show_default()
       .offer({"counted", "gennorm", "laplace", "normal"});
   declare_threads(flags, options->num_threads);
@@ -268,8 +273,8 @@ Example:
 
   g.sg: 14617 bytes for 262272, 94.4 % saved)help";
 
-const bool registered =
-    register_subcommand({"encode", "Tensors as compact, checked bytes", kExample, declare});
+const bool registered = register_subcommand(
+    {"encode", "Encode tensors as compact payloads with checksums", kExample, declare});
 
 }  // namespace
 }  // namespace slimgrad::program

@@ -137,7 +137,7 @@ Example:
   gennorm     0.00171535     0.00452263      0.0427279        shape 1.01527, scale 1.01807)help";
 
 const bool registered =
-    register_subcommand({"fit", "Which distribution describes tensors best", kExample, declare});
+    register_subcommand({"fit", "Find the distribution that fits tensors best", kExample, declare});
 
 }  // namespace
 }  // namespace slimgrad::program

@@ -2,7 +2,7 @@
 // because it costs seconds in every file that does.
 //
 //   CommandLine line("slimgrad", "What it does.", "slimgrad 0.2.0");
-//   line.flags().option("--bits", bits, "Bits an element").value_name("N").range(1, 5);
+//   line.flags().option("--bits", bits, "Bits per element").value_name("N").range(1, 5);
 //   if (!line.parse(argc, argv)) return 0;
 //
 // What is declared here is what --help prints. The variables must outlive parse().

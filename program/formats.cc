@@ -160,7 +160,7 @@ Action declare(Flags& flags) {
           .range(2, 8);
   flags
       .option("--log2-std", options->log2_std,
-              "Deviation of log2|x|, or a range, which is evaluated at two thirds of it")
+              "Standard deviation of log2|x|, or a range, which is evaluated at two thirds of it")
       .value_name("S|LOW:HIGH");
   flags.option("--format", options->format, "Describe one format instead, such as 1-5-2")
       .value_name("1-E-M")

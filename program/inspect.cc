@@ -117,7 +117,7 @@ constexpr char kExample[] =
   -       float32  65536  uniform  262144  21220  blocks 1, bits 4, model counted, scale 0.857143)help";
 
 const bool registered =
-    register_subcommand({"inspect", "What a file of payloads holds", kExample, declare});
+    register_subcommand({"inspect", "Describe the payloads in a file", kExample, declare});
 
 }  // namespace
 }  // namespace slimgrad::program

@@ -1,4 +1,4 @@
-// What somebody may have meant who typed a name that does not exist.
+// Suggests existing names that are close to a mistyped one.
 #ifndef SLIMGRAD_PROGRAM_NEAR_NAMES_H_
 #define SLIMGRAD_PROGRAM_NEAR_NAMES_H_
 

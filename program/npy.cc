@@ -21,7 +21,7 @@ FilePointer open_file(const std::string& path) {
   return file;
 }
 
-// Of a regular file; anything else (a directory, a pipe that may block) is refused unopened.
+// Anything but a regular file (a directory, a pipe that may block) is refused without opening it.
 std::uint64_t size_of_regular_file(const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);

@@ -37,7 +37,7 @@ struct NpyHeader {
 // The text of an array of numbers takes about a hundred bytes. Version 1 cannot say more than
 // 65,535; a longer one in version 2 or 3 describes a record type, which we do not read.
 inline constexpr std::uint64_t kMaxNpyHeaderText = 65535;
-// So many bytes from the beginning of a file are enough for parse_npy_header.
+// The most bytes from the beginning of a file that parse_npy_header needs.
 inline constexpr std::uint64_t kMaxNpyHeaderBytes = 12 + kMaxNpyHeaderText;
 
 // Reads the header from the beginning of a file: the first kMaxNpyHeaderBytes, or all of a shorter

@@ -23,7 +23,7 @@ struct PayloadFile {
 // Checks the container, not its payloads. Throws PayloadError. The result refers to `file`.
 PayloadFile parse_payload_file(std::span<const std::uint8_t> file);
 
-// What comes before the payloads, of so many bytes, of the tensors of a file.
+// What precedes the payloads of the tensors of a file, given their sizes in bytes.
 std::vector<std::uint8_t> container_header(const Safetensors& input,
                                            const std::vector<std::uint64_t>& payload_bytes);
 

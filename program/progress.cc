@@ -12,21 +12,21 @@
 namespace slimgrad::program {
 namespace {
 
-// Of one line of the terminal. A longer text would go on in the next, where it cannot be wiped.
+// The width of the terminal. A longer text would wrap to the next line, where it cannot be erased.
 std::size_t line_width() {
   winsize size = {};
   const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
   return known ? size.ws_col - std::size_t{1} : 79;
 }
 
-// At most so many bytes, and so no more columns, without half a UTF-8 character at the end.
+// Cuts `text` to at most `width` bytes, hence columns, without half a UTF-8 character at the end.
 void cut(std::string& text, std::size_t width) {
   if (text.size() <= width) return;
   while (width > 0 && (static_cast<unsigned char>(text[width]) & 0xc0) == 0x80) --width;
   text.resize(width);
 }
 
-// "[####      ]", so wide.
+// "[####      ]", `width` characters wide.
 std::string bar(int percent, std::size_t width) {
   const std::size_t inside = std::max<std::size_t>(width, 2) - 2;
   const std::size_t full = inside * static_cast<std::size_t>(std::max(percent, 0)) / 100;

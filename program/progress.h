@@ -29,7 +29,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Begins the next part, which has so many of the bytes; those of the last one are done.
+  // Begins the next part, which has `num_bytes` of the bytes; those of the last one are done.
   void part(std::string name, std::uint64_t num_bytes);
   void done(std::uint64_t num_bytes);                      // of the part
   void done_of(std::uint64_t share, std::uint64_t whole);  // the same, of its bytes in proportion

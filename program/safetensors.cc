@@ -43,7 +43,8 @@ Entry parse_entry(const std::string& name, const Json& json, std::span<const std
   if (!entry.tensor.dtype) return entry;
   std::uint64_t num_bytes = bytes_of(*entry.tensor.dtype);
   for (const std::uint64_t length : entry.tensor.shape)
-    if (__builtin_mul_overflow(num_bytes, length, &num_bytes)) fail("an absurd shape");
+    if (__builtin_mul_overflow(num_bytes, length, &num_bytes))
+      fail("a shape of more than 2^64 bytes");
   if (num_bytes != entry.tensor.bytes.size()) fail("a shape that does not fit the values");
   return entry;
 }
@@ -69,7 +70,7 @@ Safetensors parse_safetensors(std::span<const std::uint8_t> file) {
   const auto header = file.subspan(8, header_bytes);
   const std::span<const std::uint8_t> values = file.subspan(8 + header_bytes);
   const Json json = parse_json(header);
-  if (!json.is_object()) fail("the header is no JSON object");
+  if (!json.is_object()) fail("the header is not a JSON object");
   Safetensors result;
   std::vector<Entry> entries;
   for (const auto& [name, entry] : json.items()) {

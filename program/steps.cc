@@ -65,11 +65,11 @@ Action declare(Flags& flags) {
   flags.option("ACTIVATION", options->activation, "One of the names that --list prints")
       .value_name("")
       .offer({names.begin(), names.end()});
-  flags.option("--bits", options->bits, "Bits an element: 2^bits steps")
+  flags.option("--bits", options->bits, "Bits per element: 2^bits steps")
       .show_default()
       .value_name("N")
       .range(1, 5);
-  flags.option("--interval", options->interval, "Where the error is counted")
+  flags.option("--interval", options->interval, "Interval over which the error is integrated")
       .show_default()
       .value_name("LOW,HIGH");
   flags

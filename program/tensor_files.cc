@@ -52,7 +52,7 @@ std::string place_of(const std::string& path, const std::string& name) {
   return name.empty() ? path : path + ": tensor '" + name + "'";
 }
 
-// Calls work(), and turns what it says about the tensor into an entry of `skipped` or an error.
+// Calls work(), and makes what it says about the tensor an entry of `skipped` or an error.
 // Whether it did the work.
 bool work_or_skip(const FloatTensor& tensor, bool may_skip, std::vector<SkippedTensor>& skipped,
                   const std::function<void()>& work) {

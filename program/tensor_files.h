@@ -44,7 +44,7 @@ void check_usable(std::span<const double> values);
 // Calls work(tensor, progress) for every tensor. All files are opened before, so that one that
 // cannot be read or is damaged is found out before any work is done.
 //
-// Of a .safetensors file tensors of other types, and those for which `work` throws UnusableTensor
+// Tensors of a .safetensors file that have other types, or for which `work` throws UnusableTensor
 // or InvalidArgument, are skipped: a model has its zeros and its counters. The report says so, in
 // "skipped" and at the end of its text. What was asked for by name, or is alone in its file, is a
 // FileError instead, and so is it if nothing is left. `doing` is for the line of progress, and

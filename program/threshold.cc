@@ -148,7 +148,8 @@ Action declare(Flags& flags) {
       .value_name("NAME")
       .offer({"empirical", "lognormal", "gennorm", "normal", "mean"});
   flags.option("--log-mean", options->log_mean, "Without a file: mean of ln|x|").value_name("M");
-  flags.option("--log-std", options->log_std, "Without a file: deviation of ln|x|").value_name("S");
+  flags.option("--log-std", options->log_std, "Without a file: standard deviation of ln|x|")
+      .value_name("S");
   flags
       .option("--zero-fraction", options->zero_fraction,
               "Without a file: fraction of zeros already there")

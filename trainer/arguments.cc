@@ -29,7 +29,7 @@ void declare_what_is_trained(program::Flags flags, Arguments& arguments) {
       .offer({"glyphs", "grammar"});
   flags
       .option("--train-size,--images", arguments.limits.training,
-              "Training samples to generate, or to take from the front")
+              "Training samples to generate, or to take from the start of the data")
       .range(1, 10000000)
       .show_default("8000 glyphs, 4000 windows of grammar, all of a file");
   flags.option("--test-size,--test-images", arguments.limits.test, "Test samples, likewise")
@@ -37,22 +37,25 @@ void declare_what_is_trained(program::Flags flags, Arguments& arguments) {
       .show_default("2000 glyphs, 400 windows of grammar, all of a file");
   flags
       .option("--norm", arguments.norm,
-              "Of networks with convolutions: batch normalisation or none")
+              "Normalisation of networks with convolutions: batch or none")
       .one_of({"batch", "none"})
       .show_default("batch");
-  flags.option("--nonlinearity", arguments.nonlinearity, "Of the network: relu, gelu, silu or tanh")
+  flags
+      .option("--nonlinearity", arguments.nonlinearity,
+              "Activation function of the network: relu, gelu, silu or tanh")
       .one_of({"relu", "gelu", "silu", "tanh"})
       .show_default("relu, for gpt gelu");
   flags
-      .option("--activations", arguments.activations,
-              "What activation functions keep for backward: 1 to 4 bits a value, exact (the output "
-              "and one bit), or torch for what torch keeps")
+      .option(
+          "--activations", arguments.activations,
+          "What activation functions save for backward: 1 to 4 bits per value; exact: the output "
+          "and one bit; torch: the tensors that torch saves")
       .one_of({"torch", "exact", "1", "2", "3", "4"});
   flags
       .option(
           "--saved", arguments.saved,
-          "What autograd keeps of everything else until backward: 8, 4 or 2 bits a value, exact "
-          "(without its zeros), or torch for all of it")
+          "How autograd's other saved tensors are stored until backward: 8, 4 or 2 bits per value; "
+          "exact: losslessly, without zeros; torch: unchanged")
       .one_of({"torch", "exact", "8", "4", "2"});
   flags
       .option("--augment", arguments.augment,
@@ -79,8 +82,8 @@ void declare_gradients(program::Flags flags, Arguments& arguments) {
       .offer({"empirical", "lognormal", "normal"});
   flags
       .option("--scale", options.scale,
-              "Of a format: max, predicted or error, for each layer; or one loss scale for all, "
-              "static:2^16 or dynamic:2^16[:STEPS], which doubles after so many steps")
+              "Scale of a format: max, predicted or error, for each layer; or one loss scale for "
+              "all: static:2^16, or dynamic:2^16[:STEPS], which doubles every STEPS steps")
       .offer({"max", "predicted", "error"});
   flags.option("--rounding", options.rounding, "stochastic or nearest")
       .offer({"stochastic", "nearest"});
@@ -92,46 +95,54 @@ void declare_gradients(program::Flags flags, Arguments& arguments) {
       .offer({"stochastic", "topk", "topk_stochastic"});
   flags
       .option("--threshold", options.threshold,
-              "How its threshold is found: empirical, lognormal, gennorm, normal or mean")
+              "How the pruning threshold is found: empirical, lognormal, gennorm, normal or mean")
       .offer({"empirical", "lognormal", "gennorm", "normal", "mean"});
   flags
-      .option("--allocation", options.allocation,
-              "Over layers: uniform, min_cosine, mean_cosine, mean_error, total_error or targets")
+      .option(
+          "--allocation", options.allocation,
+          "How sparsity is distributed over layers: uniform, min_cosine, mean_cosine, mean_error, "
+          "total_error or targets")
       .offer({"uniform", "min_cosine", "mean_cosine", "mean_error", "total_error", "targets"});
   flags
       .option("--target", options.targets,
-              "LAYER=COSINE: what the gradient of a layer is to keep, with an allocation")
+              "LAYER=COSINE: the cosine similarity that a layer's pruned gradient must keep to the "
+              "original, with --allocation")
       .value_name("LAYER=COSINE ...");
-  flags.option("--cap", options.cap, "The most that an allocation prunes a layer").range(0.0, 1.0);
+  flags.option("--cap", options.cap, "The highest sparsity that --allocation gives a layer")
+      .range(0.0, 1.0);
   flags.option("--refresh", options.refresh,
-               "Choose threshold, format and scale anew every so many steps; epoch: once in each");
-  flags.option("--warmup", options.warmup, "Leave gradients alone for so many steps")
+               "Choose threshold, format and scale anew every N steps; epoch: once per epoch");
+  flags.option("--warmup", options.warmup, "Leave gradients uncompressed for the first N steps")
       .range(0, 1000000000);
-  flags.option("--min-elements", options.min_elements, "Leave smaller gradients alone")
+  flags
+      .option("--min-elements", options.min_elements,
+              "Leave gradients with fewer elements uncompressed")
       .range(1, 1000000000);
   flags
-      .option("--sparse-way", options.sparse_way,
-              "Of a sparse backward pass: auto, dense where that is faster, or always sparse")
+      .option(
+          "--sparse-way", options.sparse_way,
+          "Products of a sparse backward pass: auto (dense where that is faster) or always sparse")
       .offer({"auto", "always"});
 }
 
 void declare_training(program::Flags flags, Arguments& arguments) {
   TrainingOptions& training = arguments.training;
   flags.option("--epochs", training.epochs, "Passes over the training samples").range(1, 10000);
-  flags.option("--batch", training.batch_size, "Samples a step").range(2, 100000);
+  flags.option("--batch", training.batch_size, "Samples per step").range(2, 100000);
   flags.option("--optimizer", training.optimizer, "adamw or sgd").one_of({"adamw", "sgd"});
   flags.option("--rate", arguments.rate, "Learning rate at its peak")
       .positive()
       .show_default("0.003, for sgd 0.1");
-  flags.option("--momentum", training.momentum, "Of sgd").range(0.0, 0.9999);
-  flags.option("--weight-decay", arguments.weight_decay, "Of either")
+  flags.option("--momentum", training.momentum, "Momentum of sgd").range(0.0, 0.9999);
+  flags.option("--weight-decay", arguments.weight_decay, "Weight decay of the optimizer")
       .range(0.0, 1.0)
       .show_default("0.01, for sgd 0.0005");
   flags
       .option("--schedule", training.schedule,
-              "Of the learning rate: onecycle, cosine, step or constant")
+              "Schedule of the learning rate: onecycle, cosine, step or constant")
       .one_of({"onecycle", "cosine", "step", "constant"});
-  flags.option("--seed", training.seed, "Of generated data, weights, order and random draws");
+  flags.option("--seed", training.seed,
+               "Seed of generated data, initial weights, order of samples and stochastic rounding");
   flags.option("--threads", arguments.threads, "Threads to use").range(1, 1024);
   flags
       .option("--min-accuracy", arguments.min_accuracy,
@@ -148,20 +159,20 @@ void declare_files(program::Flags flags, Arguments& arguments) {
       .offer_files();
   flags
       .option("--probe-at", training.probe_steps,
-              "Steps, from 1, at which to look closely at gradients, for --out")
+              "Steps, counted from 1, whose gradients are measured in detail and written to --out")
       .range(1, 1000000000)
       .value_name("STEP ...");
-  flags.option("--probe", arguments.probes, "What to write of them: histograms, fits, bits")
+  flags.option("--probe", arguments.probes, "What --probe-at writes: histograms, fits, bits")
       .one_of({"histograms", "fits", "bits"})
       .show_default(words(arguments.probes));
   flags
       .option("--checkpoint", arguments.checkpoint,
               "Write checkpoints to this folder: after every epoch, and when interrupted")
       .offer_files();
-  flags.flag("--resume", arguments.resume, "Go on from the checkpoints");
+  flags.flag("--resume", arguments.resume, "Continue from the checkpoints in --checkpoint");
   flags
       .option("--stop-after-steps", training.stop_after,
-              "Stop after so many steps of a run, as if interrupted")
+              "Stop each run after N steps, as if interrupted")
       .range(1, 1000000000)
       .value_name("N");
 }
@@ -209,7 +220,7 @@ void settle(Arguments& arguments) {
                                                         : "relu";
   activation.exact = arguments.activations == "exact";
   expect(!activation.exact || activation.function != "tanh",
-         "--activations: expected relu, gelu or silu with exact, got tanh");
+         "--activations exact: expected --nonlinearity relu, gelu or silu, got tanh");
   if (arguments.activations.size() == 1) activation.bits = arguments.activations[0] - '0';
   if (arguments.saved != "torch")
     training.saved_bits = arguments.saved == "exact" ? 0 : arguments.saved[0] - '0';
@@ -221,13 +232,13 @@ void settle(Arguments& arguments) {
   training.fits = has(arguments.probes, "fits");
   training.bits = has(arguments.probes, "bits");
   expect(training.probe_steps.empty() || !arguments.out.empty(),
-         "--probe-at: expected --out FILE with it");
+         "--probe-at: expected --out FILE as well, got none");
   expect(arguments.probes == Arguments().probes || !training.probe_steps.empty(),
-         "--probe: expected --probe-at STEP with it");
+         "--probe: expected --probe-at STEP as well, got none");
   expect(is_sgd || training.momentum == TrainingOptions().momentum,
          "--momentum: expected --optimizer sgd, got " + training.optimizer);
   expect(!arguments.resume || !arguments.checkpoint.empty(),
-         "--resume: expected --checkpoint DIR with it");
+         "--resume: expected --checkpoint DIR as well, got none");
 }
 
 }  // namespace slimgrad::trainer

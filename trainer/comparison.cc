@@ -34,7 +34,7 @@ Batches open_batches(Arguments& arguments) {
   arguments.training.augment =
       arguments.augment.empty() ? data.augmented : arguments.augment == "yes";
   if (arguments.training.augment && data.shape.is_text)
-    throw InvalidArgument("--augment: expected images, got text");
+    throw InvalidArgument("--augment: expected --data with images, got text");
   if (data.training.count < arguments.training.batch_size)
     throw InvalidArgument("--train-size: expected at least one batch, got " +
                           std::to_string(data.training.count) + " samples and batches of " +
@@ -102,7 +102,7 @@ class Comparison {
     std::error_code error;
     fs::create_directories(arguments_.checkpoint, error);
     if (error)
-      throw InvalidArgument("--checkpoint: cannot make the folder " + arguments_.checkpoint);
+      throw InvalidArgument("--checkpoint: cannot create the folder " + arguments_.checkpoint);
     std::uint64_t kept = 0;
     bool found = false;
     for (Run& run : runs_) {
@@ -110,7 +110,7 @@ class Comparison {
       if (!fs::exists(path)) continue;
       if (!arguments_.resume)
         throw InvalidArgument("--checkpoint: " + path.string() +
-                              " is there already: go on with --resume, or remove it");
+                              " already exists: continue it with --resume, or remove it");
       take_up(run, path);
       kept = run.state.out_bytes;
       found = true;

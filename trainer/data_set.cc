@@ -65,8 +65,9 @@ DataSet open_data(std::string_view what, const SampleLimits& limits, std::uint64
         std::string(what));
   const auto check_count = [&](const char* option, std::int64_t wanted, std::int64_t there) {
     if (there < std::max<std::int64_t>(1, wanted))
-      throw InvalidArgument(std::string(option) + ": expected as many as there are, got " +
-                            std::to_string(wanted) + " of " + std::to_string(there));
+      throw InvalidArgument(std::string(option) + ": expected at most the " +
+                            std::to_string(there) + " samples in the data, got " +
+                            std::to_string(wanted));
   };
   check_count("--train-size", limits.training, data.training.count);
   check_count("--test-size", limits.test, data.test.count);

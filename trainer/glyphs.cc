@@ -155,7 +155,7 @@ Colour visible_colour(ImageRandom& random, const Colour& top, const Colour& bott
   return colour;
 }
 
-// The drawing's strokes in pixels: stretched, sheared, turned, moved.
+// The drawing's strokes in pixels: stretched, sheared, rotated, moved.
 std::vector<Segment> place(const Drawing& drawing, ImageRandom& random) {
   const float size = random.uniform(6, 9.5f), stretch = random.uniform(.8f, 1.25f);
   const float shear = random.uniform(-.25f, .25f);

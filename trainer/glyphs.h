@@ -24,7 +24,7 @@ inline constexpr int kImageBytes = kNumChannels * kImagePixels;
 // Training and test images are drawn from one distribution with random numbers of their own.
 enum class Split : std::uint32_t { kTraining = 1, kTest = 2 };
 
-// The class of an image. Classes take turns, so every ten images in a row hold each class once.
+// The class of an image. Classes alternate, so every ten images in a row hold each class once.
 constexpr int glyph_class(std::uint64_t index) { return static_cast<int>(index % kNumClasses); }
 std::string_view glyph_name(int glyph_class);
 
@@ -38,7 +38,7 @@ struct GlyphSet {
   std::vector<std::int64_t> labels;
 };
 
-// Images 0 to num_images - 1, drawn on so many threads. REQUIRES: num_threads > 0.
+// Images 0 to num_images - 1, drawn on `num_threads` threads. REQUIRES: num_threads > 0.
 GlyphSet draw_glyphs(std::uint64_t seed, Split split, std::int64_t num_images, int num_threads);
 
 }  // namespace slimgrad::trainer

@@ -34,8 +34,8 @@ struct GradientChoice {
 
   ThresholdMethod sparse_method = ThresholdMethod::kEmpirical;
   bool always_sparse = false;      // even where dense is faster
-  std::int64_t refresh_every = 1;  // choose anew every so many steps; 0: once an epoch
-  std::int64_t warmup = 0;         // so many steps are only measured
+  std::int64_t refresh_every = 1;  // steps from choice to choice; 0: once per epoch
+  std::int64_t warmup = 0;         // first steps, which are only measured
   std::int64_t min_elements = GateOptions().min_elements;
   AllocationChoice allocation = {};
   std::int64_t growth_interval = 0;  // of a dynamic loss scale; 0: none

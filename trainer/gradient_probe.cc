@@ -21,7 +21,7 @@ std::vector<float> sample_of(std::span<const float> values) {
   return sample;
 }
 
-// Of the integers that decoded values are multiples of `scale` by.
+// The entropy of the integers value / scale, for decoded values.
 double entropy_of(std::span<const float> values, double scale) {
   constexpr int kHalf = 127;
   std::array<std::uint64_t, 2 * kHalf + 1> counts{};

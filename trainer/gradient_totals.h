@@ -31,7 +31,7 @@ struct LayerTotals {
   double zeros = 0, wanted = 0, cosine = 0, relative_error = 0, bias = 0;
   double bits = 0;        // of all values
   double worst_miss = 0;  // largest |sparsity achieved - wanted| of a backward pass
-  // Of the last pass.
+  // The last pass.
   double last_threshold = 0, last_scale = 0;
   std::string last_format;  // empty without rounding
 };
@@ -48,7 +48,7 @@ class GradientTotals {
   double worst_miss() const;
   std::int64_t num_values() const;  // of gradients: one that two gates see counts once
 
-  std::vector<LayerTotals>& mutable_layers() { return layers_; }  // for who restores them
+  std::vector<LayerTotals>& mutable_layers() { return layers_; }  // for restoring them
 
  private:
   std::vector<LayerTotals> layers_;

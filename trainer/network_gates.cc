@@ -56,7 +56,8 @@ void NetworkGates::set_targets() {
     if (found) continue;
     std::string names;
     for (const std::string& name : groups_[0].names) names += (names.empty() ? "" : ", ") + name;
-    throw InvalidArgument("--target: expected a layer, got " + target + "; there are: " + names);
+    throw InvalidArgument("--target: expected the name of a layer, one of " + names + ", got " +
+                          target);
   }
 }
 

@@ -16,7 +16,8 @@ Maker maker_of(std::string_view model) {
   if (model == "vgg11") return make_vgg11;
   if (model == "densenet") return make_densenet;
   if (model == "gpt") return make_gpt;
-  throw InvalidArgument("--model: expected a network, got " + std::string(model));
+  throw InvalidArgument("--model: expected one of the networks that --help lists, got " +
+                        std::string(model));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 
 namespace slimgrad::trainer {
 
-// By --model's name. Throws InvalidArgument for data that it cannot read.
+// Makes the network that --model names. Throws InvalidArgument for data that it cannot read.
 PartPtr make_network(std::string_view model, const SampleShape& data,
                      const NetworkOptions& options);
 

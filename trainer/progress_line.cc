@@ -32,7 +32,7 @@ void ProgressLine::show(const Progress& progress) {
   const auto now = std::chrono::steady_clock::now();
   if (!progress.last_of_epoch && (!terminal_ || now - last_shown_ < 200ms)) return;
   last_shown_ = now;
-  // Of this command: the runs that have not begun are as long as this one.
+  // Steps left in this command: runs that have not begun are taken to be as long as this one.
   const auto steps_left = static_cast<double>(progress.num_steps - progress.step +
                                               (num_runs_ - run_) * progress.num_steps);
   line_is_open_ = terminal_ && progress.step < progress.num_steps;

@@ -1,5 +1,5 @@
 // The line that tells how training is going: rewritten in place on a terminal; elsewhere, where
-// somebody reads a log, one line an epoch.
+// the output is a log, one line per epoch.
 #ifndef SLIMGRAD_TRAINER_PROGRESS_LINE_H_
 #define SLIMGRAD_TRAINER_PROGRESS_LINE_H_
 

@@ -1,5 +1,5 @@
-// A training run: what it is told, where it stands and what it found. No tensors, so that those who
-// parse arguments and print results need not see torch.
+// A training run: what it is told, where it stands and what it found. No tensors, so that the code
+// that parses arguments and prints results does not include torch.
 #ifndef SLIMGRAD_TRAINER_RUN_H_
 #define SLIMGRAD_TRAINER_RUN_H_
 
@@ -27,7 +27,7 @@ struct TrainingOptions {
   // Steps, from 1, at which gradients are looked at closely, and what is said about them.
   std::vector<int> probe_steps = {};
   bool histograms = true, fits = true, bits = true;
-  std::int64_t stop_after = 0;  // so many steps, as if interrupted; 0: never
+  std::int64_t stop_after = 0;  // number of steps, as if interrupted; 0: never
 };
 
 // Where a run stands, after every step.

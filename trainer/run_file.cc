@@ -15,7 +15,7 @@ RunFile::RunFile(const std::string& path, std::uint64_t keep) : path_(path), byt
     const std::uint64_t there = std::filesystem::file_size(path, error);
     if (error || there < keep)
       throw InvalidArgument(
-          "--out: expected the file that the checkpoint goes with, got " +
+          "--out: expected the file that the checkpointed run wrote, got " +
           (error ? "none" : std::to_string(there) + " bytes of " + std::to_string(keep)) + " at " +
           path);
     std::filesystem::resize_file(path, keep, error);

@@ -11,8 +11,8 @@ namespace slimgrad::trainer {
 
 class RunFile {
  public:
-  // Nothing is written if the path is empty. `keep`: so many bytes of what is there stay, none
-  // else; throws InvalidArgument if there are fewer, or the file cannot be written.
+  // Nothing is written if the path is empty. The first `keep` bytes of the file stay, and no
+  // others; throws InvalidArgument if there are fewer, or the file cannot be written.
   RunFile(const std::string& path, std::uint64_t keep);
 
   // A line without its end. It is handed to the system at once. Throws std::runtime_error.

@@ -1,4 +1,4 @@
-// Threads as the core sees them: whoever calls it brings his own.
+// Threads as the core sees them: the caller supplies them.
 #ifndef SLIMGRAD_BASE_PARALLEL_H_
 #define SLIMGRAD_BASE_PARALLEL_H_
 

@@ -29,13 +29,13 @@
 //
 // **Windows.** What backward keeps is rounded by the gigabyte, and 16 bits for each value would be
 // most of its cost. There a word serves eight elements: each has 16 of its bits, from bit 0, 8, 16
-// or 24 on, around the end, four of them as they are and four with the highest bit turned. Every r
+// or 24 on, around the end, four of them as they are and four with the highest bit flipped. Every r
 // is uniform with 16 digits as before. Two windows share only the lower half of one and the upper
-// half of the other, which decides once in 256 elements; the two of a pair, 128 apart, are half a
-// turn from each other, so that of two with probabilities below 1/2 at most one is rounded up.
+// half of the other, which decides once in 256 elements; the two of a pair, 128 apart, differ
+// by half the range, so that of two with probabilities below 1/2 at most one is rounded up.
 // 32 words, two tiles, serve 256 elements: element i = 128 t + 32 s + w has the window from bit 8 s
-// on of word w, turned if t = 1. Word 8 k + l of two tiles holds the draws of elements 16 k + l and
-// 16 k + 8 + l in its lower and upper half, each with its highest bit turned.
+// on of word w, with the highest bit flipped if t = 1. Word 8 k + l of two tiles holds the draws of
+// elements 16 k + l and 16 k + 8 + l in its lower and upper half, their highest bits flipped.
 #ifndef SLIMGRAD_BASE_RNG_H_
 #define SLIMGRAD_BASE_RNG_H_
 
@@ -115,8 +115,8 @@ struct RandomStream {
         element / kWindowElements * (2 * kTileElements) + w / 8 * 16 + w % 8;
     const std::uint32_t word = (draw(first) | draw(first + 8) << 16) ^ 0x80008000u;
     const auto from = static_cast<int>(i / 32 % 4 * 8);
-    const std::uint32_t turned = i < kWindowElements / 2 ? 0 : 0x8000u;
-    return ((from == 0 ? word : word >> from | word << (32 - from)) & 0xffffu) ^ turned;
+    const std::uint32_t flipped = i < kWindowElements / 2 ? 0 : 0x8000u;
+    return ((from == 0 ? word : word >> from | word << (32 - from)) & 0xffffu) ^ flipped;
   }
 
   // R, in [0, 2^63).

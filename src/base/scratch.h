@@ -38,7 +38,7 @@ class Scratch {
   std::size_t size_ = 0;
 };
 
-// A T for as long as this lives, warm if one was used before: nobody else has it, and it goes back
+// A T for as long as this lives, warm if one was used before. It has no other user, and goes back
 // to the pool, from whichever thread. T has bytes(), what it holds. Taking one is a lock: not in a
 // loop.
 template <typename T>

@@ -10,7 +10,7 @@
 
 namespace slimgrad {
 
-// At most so many bytes are kept that nobody uses; what has not been used for longest goes first.
+// The most unused bytes that are kept; the least recently used go first.
 inline constexpr std::size_t kMostScratchCached = std::size_t{64} << 20;
 
 class ScratchPool {
@@ -24,7 +24,7 @@ class ScratchPool {
   void give_back(const void* kind, std::unique_ptr<Memory> memory, std::size_t bytes);
 
   std::size_t cached_bytes() const;
-  // Frees all that nobody uses. Returns how many bytes that was.
+  // Frees all unused memory. Returns how many bytes that was.
   std::size_t release();
 
  private:

@@ -166,7 +166,8 @@ void read_shape(Reader& in, PayloadInfo& info) {
   info.fortran_order = (dims & kFortranFlag) != 0;
   if (num_dims > kMaxShapeLengths)
     bad_header(std::to_string(num_dims) + " dimensions, expected 0 to 32");
-  if (info.fortran_order && num_dims < 2) bad_header("an order of fewer than two dimensions");
+  if (info.fortran_order && num_dims < 2)
+    bad_header("Fortran order with fewer than two dimensions");
   for (std::size_t i = 0; i < num_dims; ++i) info.shape.push_back(in.varint());
   // A tensor with a zero in its shape is empty, however long its other sides are.
   if (std::ranges::find(info.shape, 0u) != info.shape.end()) return;

@@ -13,7 +13,7 @@
 namespace slimgrad {
 
 inline constexpr std::array<std::uint8_t, 4> kPayloadMagic = {0x8d, 'S', 'G', 'P'};
-// Of a file with several payloads; not to be read as one.
+// Magic bytes of a file with several payloads, which cannot be read as one.
 inline constexpr std::array<std::uint8_t, 4> kContainerMagic = {0x8d, 'S', 'G', 'C'};
 inline constexpr std::uint8_t kPayloadVersion = 1;
 inline constexpr std::size_t kMaxShapeLengths = 32;

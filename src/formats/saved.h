@@ -125,7 +125,7 @@ constexpr std::uint32_t code_of(float x, const Scale& scale, std::uint32_t r, in
   return std::min((y + r + scale.first) / kOne, (1u << bits) - 1);
 }
 
-// What a scale says to whoever unpacks.
+// What a scale says to the code that unpacks.
 struct Levels {
   float lowest, step;
   bool has_zeros;

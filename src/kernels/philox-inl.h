@@ -28,7 +28,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Fills buffers of draws of one stream. REQUIRES: it has so many strata.
+// Fills buffers of draws of one stream. REQUIRES: it has `strata` strata.
 template <std::uint64_t strata>
 class Drawing {
  public:
@@ -103,8 +103,8 @@ class Drawing {
     }
   }
 
-  // As many blocks as there are lanes, one after the other from `block` on. Tiles begin at
-  // multiples of four blocks, so that adding the lane does not carry.
+  // One block per lane, consecutive from `block` on. Tiles begin at multiples of four blocks, so
+  // that adding the lane does not carry.
   struct Chain {
     V64 c0, c1, c2, c3;
 
@@ -137,7 +137,7 @@ class Drawing {
     }
   };
 
-  // Of a tile's draws: words hold two.
+  // The number of Draws in a tile: words hold two.
   template <typename Draw>
   static constexpr std::size_t kTileSize =
       std::is_same_v<Draw, float> ? kTileElements : kTileElements / 2;

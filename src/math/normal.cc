@@ -74,7 +74,7 @@ double mills_continued_fraction(double t) {
 
 constexpr double kTail = 3;
 
-// Of t above the centre, where neither exp nor a difference is needed.
+// Mills' ratio for t above the centre, where neither exp nor a difference is needed.
 double mills_of_upper(double t) {
   return t > kTail ? mills_continued_fraction(t)
                    : kSqrtTwoPi / 2 * scaled_erfc(t / std::numbers::sqrt2);

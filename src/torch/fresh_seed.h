@@ -1,4 +1,4 @@
-// Seeds for those who set none.
+// Seeds for callers that set none.
 #ifndef SLIMGRAD_TORCH_FRESH_SEED_H_
 #define SLIMGRAD_TORCH_FRESH_SEED_H_
 

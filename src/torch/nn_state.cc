@@ -86,7 +86,7 @@ void load_layer(NamedState& ours, const StateDict& state, std::vector<std::strin
   std::string missing, found;
   for (const auto& [key, tensor] : ours.items()) (state.contains(key) ? found : missing) = key;
   if (found.empty()) {
-    said.push_back(named + "the state does not have this layer, which begins anew");
+    said.push_back(named + "not in the saved state; this layer starts from its initial state");
     return;
   }
   check(missing.empty(), kLoadState, in_quotes(missing) + " beside " + in_quotes(found), "none");
@@ -144,7 +144,8 @@ std::vector<std::string> load_state_dict(torch::nn::Module& module, const StateD
     load_layer(loaded.back(), state, said);
   }
   for (const std::string& name : strangers(state, known))
-    said.push_back((name.empty() ? "" : name + ": ") + "the state has this layer, the module not");
+    said.push_back((name.empty() ? "" : name + ": ") +
+                   "in the saved state but not in this module; ignored");
   for (std::size_t i = 0; i < states.size(); ++i) {
     const auto to = states[i].items(), from = loaded[i].items();
     for (std::size_t k = 0; k < to.size(); ++k) to[k].second.copy_(from[k].second);
@@ -162,8 +163,9 @@ StateDict to_state(const c10::IValue& dict) {
   check(dict.isGenericDict(), "to_state", "a dictionary of tensors", dict.tagKind());
   StateDict state("State");
   for (const auto& item : dict.toGenericDict()) {
-    check(item.key().isString() && item.value().isTensor(), "to_state", "names and tensors",
-          item.key().tagKind(), " and ", item.value().tagKind());
+    check(item.key().isString() && item.value().isTensor(), "to_state",
+          "a dictionary from strings to tensors", item.key().tagKind(), " and ",
+          item.value().tagKind());
     state.insert(item.key().toStringRef(), item.value().toTensor());
   }
   return state;

@@ -22,8 +22,8 @@ inline at::Tensor take_gradient(torch::autograd::variable_list& grads) {
   return grad;
 }
 
-// Whether nobody else holds the tensor or its memory, it has no holes, and it is a plain tensor
-// that nobody traces. With retain_graph=True it may be overwritten too: the next backward comes
+// Whether nothing else holds the tensor or its memory, it has no holes, and it is a plain tensor
+// that is not traced. With retain_graph=True it may be overwritten too: the next backward comes
 // with a gradient of its own.
 inline bool is_ours(const at::Tensor& grad) {
   return !at::GradMode::is_enabled() && grad.use_count() == 1 && !at::isTensorSubclassLike(grad) &&

@@ -25,7 +25,7 @@ at::Tensor recycled_empty(at::IntArrayRef sizes, at::ScalarType type, at::Memory
 at::Tensor recycled_empty_like(const at::Tensor& like);
 
 // Like at::empty_strided on the CPU, for what backward unpacks and needs for a moment. It has
-// memory of its own and keeps less of it, kMostUnpackedCached: whoever packs tensors wants a low
+// memory of its own and keeps less of it, kMostUnpackedCached: packing saved tensors is for a low
 // peak. So there what is left behind serves smaller results, too, and all that is too small for a
 // result is given back before it gets memory.
 at::Tensor recycled_empty_unpacked(at::IntArrayRef sizes, at::IntArrayRef strides,

@@ -144,8 +144,8 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
   // How a sparse layer does its two products: the tensor `choice` of its state by names. A way that
-  // is empty leaves its product alone. sparse_report: the way that is set, by whom the product is
-  // chosen ("" if not yet), the break-even sparsity (NaN if not yet), what the last backward pass
+  // is empty leaves its product alone. sparse_report: the way that is set, what
+  // chose it ("" if not yet), the break-even sparsity (NaN if not yet), what the last backward pass
   // did, the number of trials and the best seconds dense, sparse without and for all survivors.
   m.def("new_sparse_choice(bool always) -> Tensor");
   m.def("set_sparse_ways_(Tensor(a!) choice, str weight, str input) -> ()");
@@ -154,7 +154,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "sparse_report(Tensor choice, str product) "
       "-> (str, str, float, str, int, float, float, float)");
-  // The model behind it, for those who fit it: the kinds of the dense and the sparse kernel; the
+  // The model behind it, for fitting it: the kinds of the dense and the sparse kernel; the
   // terms of the dense product, and of the sparse one what does not shrink with its survivors and
   // what all values would take; and the nanoseconds of these three.
   m.def(

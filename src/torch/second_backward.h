@@ -1,7 +1,7 @@
-// An approximate gradient cannot be differentiated: its own derivative is not kept. So whoever asks
-// for a second backward gets an error, and never a result that silently lacks a term. Who has state
-// refuses at once, before the pass is counted and written; who has none refuses a second backward
-// when it comes, so that create_graph=True for the sake of other parts of a network does no harm.
+// An approximate gradient cannot be differentiated: its own derivative is not kept. So a second
+// backward is an error, and never a result that silently lacks a term. Ops with state refuse
+// create_graph=True at once, before the pass is counted and written; ops without state refuse only
+// the second backward itself, so that create_graph=True for other parts of a network does no harm.
 #ifndef SLIMGRAD_TORCH_SECOND_BACKWARD_H_
 #define SLIMGRAD_TORCH_SECOND_BACKWARD_H_
 

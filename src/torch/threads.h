@@ -1,4 +1,4 @@
-// Work on torch's threads, in the two shapes that there are. Results never depend on who does what.
+// Work on torch's threads, in two shapes. Results never depend on which thread does what.
 #ifndef SLIMGRAD_TORCH_THREADS_H_
 #define SLIMGRAD_TORCH_THREADS_H_
 
@@ -42,7 +42,7 @@ void for_pieces(std::size_t num_values, const Run& run) {
   for_values<16 * kPieceElements>(num_values, run);
 }
 
-// Tasks: whoever is free takes the next, as equal shares would wait for the slower core.
+// Tasks: a thread that is free takes the next, as equal shares would wait for the slower core.
 inline void for_tasks(std::int64_t count, const std::function<void(std::int64_t)>& task) {
   std::atomic<std::int64_t> next = 0;
   const std::int64_t workers = std::min<std::int64_t>(count, at::get_num_threads());

@@ -1,4 +1,4 @@
-// Which kernels run, for those who want to know whether they are to blame.
+// Which kernels run, for looking into speed and results.
 #include <torch/library.h>
 
 #include <string>

@@ -247,8 +247,8 @@ TEST(NnState, LayersOfOneSideAreSaid) {
   state.insert("head.choice", all["fc.choice"]);
   Net other;
   EXPECT_THAT(load_state_dict(*other, state),
-              ElementsAre("conv: the state does not have this layer, which begins anew",
-                          "head: the state has this layer, the module not"));
+              ElementsAre("conv: not in the saved state; this layer starts from its initial state",
+                          "head: in the saved state but not in this module; ignored"));
   EXPECT_EQ(other->gate->report().calls, 1);
 }
 

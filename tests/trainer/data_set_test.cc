@@ -79,7 +79,7 @@ TEST_F(Cifar10, TakesAsManyAsWanted) {
   EXPECT_NE(hash_of(data.training), hash_of(open("cifar10:", {.training = 4}).training));
   write("data_batch_5.bin", record(5, 5));
   EXPECT_EQ(refusal([&] { open("cifar10:", {.training = 10}); }),
-            "--train-size: expected as many as there are, got 10 of 9");
+            "--train-size: expected at most the 9 samples in the data, got 10");
 }
 
 TEST_F(Cifar10, RefusesWhatIsMissingOrDamaged) {

@@ -1,5 +1,5 @@
 // A treatment, applied to an array: checks, then one kernel call. The public functions, and
-// whoever speaks in the name of another op, end up here.
+// callers that report errors under another op's name, end up here.
 #ifndef SLIMGRAD_ARRAYS_APPLY_APPLY_H_
 #define SLIMGRAD_ARRAYS_APPLY_APPLY_H_
 

@@ -10,8 +10,8 @@
 namespace slimgrad {
 namespace {
 
-// Of the grid at scale 1. A value of the grid has 7 bits and a float32 24, so the products are
-// exact.
+// The largest value of the grid, at scale 1, whose product with `scale` is at most `largest`. A
+// value of the grid has 7 bits and a float32 24, so the products are exact.
 double largest_that_fits(std::string_view op, const FloatFormat& format, float scale,
                          double largest) {
   const auto sign = static_cast<std::uint32_t>(format.num_codes() / 2);

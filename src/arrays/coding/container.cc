@@ -55,7 +55,7 @@ constexpr std::array<TypeSize, 12> kOtherTypes = {{{"BOOL", 1},
                                                    {"U64", 8},
                                                    {"C64", 8}}};
 
-// Whether a tensor of a type that payloads do not have can have so many bytes.
+// Whether a tensor of a type that payloads do not have can have this number of bytes.
 bool fits_bytes(const ContainerEntry& entry, std::uint64_t num_bytes) {
   const auto* const known = std::ranges::find(kOtherTypes, entry.type, &TypeSize::name);
   if (known == kOtherTypes.end()) return true;
@@ -137,7 +137,7 @@ bool is_container(Bytes file) {
 
 ContainerIndex parse_container(Bytes file, std::uint64_t max_bytes) {
   if (file.size() < kIndexOffset) fail(PayloadErrorCode::kTooShort, "the file ends too early");
-  if (!is_container(file)) fail(PayloadErrorCode::kBadMagic, "it begins with other bytes");
+  if (!is_container(file)) fail(PayloadErrorCode::kBadMagic, "the magic bytes are missing");
   if (!std::equal(kVersion.begin(), kVersion.end(), file.begin() + kContainerMagic.size()))
     fail(PayloadErrorCode::kBadVersion, "an unknown version");
   std::uint64_t index_bytes = 0;
@@ -147,7 +147,7 @@ ContainerIndex parse_container(Bytes file, std::uint64_t max_bytes) {
   const std::uint64_t bound = index_bound(file.size(), max_bytes);
   std::optional<ContainerIndex> index =
       read_index(decode_index(file.subspan(kIndexOffset, index_bytes), bound), bound);
-  if (!index) fail(PayloadErrorCode::kBadHeader, "an index that no encoder writes");
+  if (!index) fail(PayloadErrorCode::kBadHeader, "the index is invalid");
   if (!names_are_different(*index))
     fail(PayloadErrorCode::kBadHeader, "two tensors with the same name");
   if (!keys_are_different(*index))
@@ -169,7 +169,9 @@ void check_entry(const ContainerEntry& entry, const PayloadInfo& info) {
   const bool fits = dtype ? *dtype == info.dtype && entry.shape == info.shape
                           : info.dtype == DType::kInt8 && info.shape.size() == 1 &&
                                 fits_bytes(entry, info.num_bytes());
-  if (!fits) fail(PayloadErrorCode::kBadHeader, "'" + entry.name + "' is not what the index says");
+  if (!fits)
+    fail(PayloadErrorCode::kBadHeader,
+         "'" + entry.name + "' has another type, shape or size than the index says");
 }
 
 std::vector<std::uint8_t> container_header(const ContainerIndex& index) {
@@ -182,8 +184,8 @@ std::vector<std::uint8_t> container_header(const ContainerIndex& index) {
             "'");
     other_bytes += entry.num_bytes;
   }
-  check(keys_are_different(index), "encode", "metadata with different keys", "the same one twice");
-  check(names_are_different(index), "encode", "tensors with different names", "two with the same");
+  check(keys_are_different(index), "encode", "metadata with different keys", "a key twice");
+  check(names_are_different(index), "encode", "tensors with different names", "a name twice");
   const std::optional<std::string> text = index_text(index);
   check(text.has_value(), "encode", "names and metadata in UTF-8", "other bytes");
   check(text->size() <= kMaxIndexBytes, "encode", "names and metadata of at most 128 MiB",

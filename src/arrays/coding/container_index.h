@@ -11,7 +11,7 @@
 
 namespace slimgrad {
 
-// Of safetensors files, whose headers say about the same, readers accept 100 MB.
+// For comparison: readers of safetensors, whose headers say about the same, accept 100 MB.
 inline constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{128} << 20;
 
 // In one line. Nothing if a string is not UTF-8.

@@ -65,7 +65,7 @@ constexpr int kRareShare = 14;
 // If its place travels, too, that costs 24 bits and not 18, so fewer should: 2^-16.
 constexpr int kPlacedShare = 16;
 constexpr int kPlacedBits = 8 + 16;
-// Of the code, which is what all places may take.
+// The largest share of the code that all places together may take.
 constexpr double kMostPlaced = 0.003;
 
 struct Range {

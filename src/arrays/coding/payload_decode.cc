@@ -40,7 +40,7 @@ std::string_view explain(DecodeStatus status) {
     case DecodeStatus::kTrailingBytes:
       return "its symbols end before it does";
     case DecodeStatus::kBadTable:
-      return "its table is none";
+      return "its frequency table is invalid";
     case DecodeStatus::kBadMethod:
       return "its method is unknown";
     case DecodeStatus::kNoSharedTable:
@@ -226,7 +226,7 @@ void PayloadDecoder::State::read_header() {
   info = parse_payload_header(payload, header_bytes);
   if (!fits(info))
     throw PayloadError(PayloadErrorCode::kBadHeader,
-                       "[decode] damaged header: a threshold or model that no encoder writes");
+                       "[decode] damaged header: an invalid threshold or model");
   body = payload.subspan(header_bytes, payload.size() - kChecksumBytes - header_bytes);
   std::uint64_t offset = 0;
   for (const std::uint32_t size : info.block_bytes) {

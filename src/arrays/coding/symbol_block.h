@@ -53,8 +53,8 @@ struct SharedTable {
 // Throws InvalidArgument if fewer than two symbols have a weight or the sum is 2^52 or more.
 SharedTable make_shared_table(const Weights& weights);
 
-// Of how many symbols the frequencies are, in blocks of many: 64 Ki or 128 Ki. The larger sample
-// makes the code some hundredths of a percent shorter, and takes longer to count.
+// How many symbols of a large block are counted for its frequencies: 64 Ki or 128 Ki. The larger
+// sample makes the code some hundredths of a percent shorter, and takes longer to count.
 enum class SampleSize { kSmall, kLarge };
 
 class BlockEncoder {

@@ -96,7 +96,7 @@ std::optional<std::uint8_t> dominant_symbol(std::span<const std::uint8_t> symbol
 }
 
 // Whether a sample can tell that the shared table has a code for every symbol: if it has one for
-// each that there is, or an escape.
+// each possible symbol, or an escape.
 bool knows_all(const SharedTable& shared) {
   const auto& frequency = shared.frequencies.frequency;
   return shared.frequencies.has_escape() || std::ranges::count(frequency, 0) == 0;

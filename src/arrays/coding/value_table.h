@@ -18,7 +18,7 @@ namespace slimgrad {
 template <typename T>
 T to_value_type(double value) {
   const double largest = largest_of(kDType<T>);
-  // Adding +0 turns -0 into +0 and changes nothing else.
+  // Adding +0 makes -0 +0 and changes nothing else.
   const auto clamped = static_cast<float>(std::clamp(value, -largest, largest) + 0.0);
   return kernels::from_float_bits<T>(std::bit_cast<std::uint32_t>(clamped));
 }

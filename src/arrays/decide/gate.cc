@@ -94,7 +94,7 @@ void check_gate_options(const GateOptions& options, std::string_view op) {
   not_negative(options.refresh_every, "refresh_every");
   not_negative(options.warmup, "warmup");
   check(options.sample_size > 0, op, "sample_size > 0", options.sample_size);
-  check(options.seed.has_value(), op, "a seed of this gate's own", "none");
+  check(options.seed.has_value(), op, "a seed in the options, another one for every gate", "none");
   const GradientSettings& settings = options.settings;
   check(is_sparsity(settings.sparsity), op, "0 <= sparsity < 1", settings.sparsity);
   check(settings.bits == 0 || (settings.bits >= 2 && settings.bits <= 8), op, "0 or 2 to 8 bits",

@@ -1,4 +1,4 @@
-// One backward pass through a gate, step by step, for those who bring the gradient: an array, a
+// One backward pass through a gate, step by step, for callers that supply the gradient: an array, a
 // tensor on some device, or the product of a layer that multiplies what is left.
 //
 //   sample()    which elements to look at
@@ -29,7 +29,7 @@ class GatePass {
   // `num_values` of the gradient, whose elements are of `type`.
   GatePass(GateState& gate, std::uint64_t num_values, DType type, std::int64_t stream);
 
-  // Whether the gradient is neither too small nor in the warm-up, which somebody may disregard.
+  // Whether the gradient is neither too small nor in the warm-up, which the caller may ignore.
   bool is_open(bool in_warmup_too = false) const;
   // The sparsity that is wanted now; 0 if nothing is to be pruned.
   double sparsity() const;
@@ -54,9 +54,9 @@ class GatePass {
   void multiplied(std::uint64_t num_survivors);
   // `after` has every `every`-th of the values that see() got, treated.
   void compare(std::span<const float> before, std::uint64_t every, std::span<const float> after);
-  // The same where nobody writes the treated gradient down: expectations over the draw.
+  // The same where the treated gradient is not written: expectations over the draw.
   void expect();
-  // So many values are worth comparing.
+  // compare() wants about this number of values; more add little precision.
   static constexpr std::uint64_t kCompared = 4096;
 
   GateReport close();
@@ -77,8 +77,8 @@ class GatePass {
 double scheduled_sparsity(const std::vector<SparsityAt>& schedule, std::int64_t call,
                           double otherwise);
 
-// The statistics of a sample, the same on every CPU, with the counts of the whole array: who weighs
-// layers by their size looks at them.
+// The statistics of a sample, the same on every CPU, with the counts of the whole array, by
+// which layers are weighted.
 TensorStats measure_sample(std::span<const float> values, std::uint64_t num_values);
 
 }  // namespace slimgrad

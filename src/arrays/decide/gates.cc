@@ -32,8 +32,8 @@ void allocate_sparsity(std::span<GateRecord> gates, AllocationObjective objectiv
     }
   std::vector<CosineTarget> measured_targets;
   for (const CosineTarget& target : targets) {
-    check(target.layer < gates.size(), op, "targets for some of the layers", "one for layer ",
-          target.layer, " of ", gates.size());
+    check(target.layer < gates.size(), op, "targets whose layer is the index of a gate",
+          "one for layer ", target.layer, " of ", gates.size());
     const auto place = std::ranges::find(places, target.layer);
     if (place != places.end())
       measured_targets.push_back({static_cast<std::size_t>(place - places.begin()), target.cosine});

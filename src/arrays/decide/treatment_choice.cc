@@ -134,7 +134,7 @@ void keep_threshold(Treatment& treatment, const GradientSettings& settings) {
     treatment.quantizer->underflow = Underflow::kStochastic;
 }
 
-// Of a threshold that most of what is left lies at.
+// After stochastic pruning most survivors lie at the threshold, which the grid should contain.
 double scale_for(const Treatment& treatment, const FloatFormat& format, double scale,
                  const GradientSettings& settings) {
   const bool is_crowded = treatment.prunes() && settings.prune == PruneKind::kStochastic;

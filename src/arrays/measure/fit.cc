@@ -176,7 +176,7 @@ Distribution fit_values(const Data<T>& data, Family family, MedianPair median_pa
     case Family::kGennorm:
       return fit_gennorm(data);
   }
-  throw_invalid("fit", "a family of distributions", static_cast<int>(family));
+  throw_invalid("fit", "a value of Family", static_cast<int>(family));
 }
 
 template <typename T>

@@ -66,7 +66,7 @@ void spread_mask(const std::uint8_t* masks, Word survivor, Word* words, std::siz
 void restore_mask(std::span<const std::uint8_t> bytes, std::size_t width, const Parallel& parallel,
                   void* values, std::size_t num_values) {
   check(bytes.size() == mask_bytes(num_values), "unpack_exact",
-        "the bytes that pack_exact gave for so many values", bytes.size(), " bytes");
+        "the bytes that pack_exact gave for a tensor of this size", bytes.size(), " bytes");
   std::uint64_t survivor;
   std::memcpy(&survivor, bytes.data() + 8, 8);
   parallel(static_cast<std::int64_t>(num_tasks(num_values)), [&](std::int64_t index) {
@@ -147,13 +147,13 @@ void restore_exactly(std::span<const std::uint8_t> bytes, std::size_t width,
   std::vector<std::uint64_t> begins(tasks + 1);
   const std::size_t masks = begins.size() * sizeof(std::uint64_t);
   const std::size_t least = up_to_16(masks + (num_values + 7) / 8);
-  check(bytes.size() >= least, "unpack_exact", "the bytes that pack_exact gave for so many values",
-        bytes.size(), " bytes");
+  check(bytes.size() >= least, "unpack_exact",
+        "the bytes that pack_exact gave for a tensor of this size", bytes.size(), " bytes");
   std::memcpy(begins.data(), bytes.data(), masks);
   check(std::is_sorted(begins.begin(), begins.end()) && begins.front() == least &&
             begins.back() == bytes.size(),
-        "unpack_exact", "the bytes that pack_exact gave for so many values", bytes.size(),
-        " bytes that are not");
+        "unpack_exact", "the bytes that pack_exact gave for a tensor of this size", bytes.size(),
+        " bytes with another layout");
   parallel(static_cast<std::int64_t>(tasks), [&](std::int64_t index) {
     const auto task = static_cast<std::size_t>(index);
     kernels::merge_nonzeros(bytes.data() + masks + task * kMaskBytes, bytes.data() + begins[task],

@@ -1,8 +1,8 @@
 // What backward keeps of an array, as words, and the array again: with few bits a value
 // (formats/saved.h), or exactly, without its zeros.
 //
-// Both directions cut the array into tasks of kTaskValues; the words do not depend on who does
-// which. Thread-safe.
+// Both directions cut the array into tasks of kTaskValues; the words do not depend on which
+// thread does which. Thread-safe.
 #ifndef SLIMGRAD_ARRAYS_SAVED_SAVED_H_
 #define SLIMGRAD_ARRAYS_SAVED_SAVED_H_
 
@@ -74,7 +74,8 @@ constexpr std::size_t mask_bytes(std::size_t num_values) { return 16 + (num_valu
 void keep_mask(const void* values, std::size_t num_values, std::size_t width,
                std::uint32_t survivor, const Parallel& parallel, std::span<std::uint8_t> bytes);
 
-// What either of the two wrote. Throws InvalidArgument for bytes that are not so many values.
+// What either of the two wrote. Throws InvalidArgument for bytes that do not hold `num_values`
+// values.
 void restore_exactly(std::span<const std::uint8_t> bytes, std::size_t width,
                      const Parallel& parallel, void* values, std::size_t num_values);
 

@@ -16,7 +16,7 @@ ChannelLists::ChannelLists(const ConvShape& shape, const TapTiles& tiles, const 
   const auto room = static_cast<std::size_t>(slots * band_room(shape, bands));
   workspace.values.reserve(room);
   workspace.offsets.reserve(room);
-  workspace.marks.reserve(static_cast<std::size_t>(slots * (shape.out_channels + 1)));
+  workspace.starts.reserve(static_cast<std::size_t>(slots * (shape.out_channels + 1)));
 }
 
 template <typename T>
@@ -25,13 +25,13 @@ std::int64_t ChannelLists::compress(std::int64_t index, std::int64_t slot,
                                     const kernels::LoopTreatment& treatment,
                                     const PruneDraw& draw) const {
   const Bands::Band band = bands_[index];
-  std::int64_t* const starts = marks(slot);
-  starts[0] = slot * band_room(shape_, bands_);
+  std::int64_t* const list_starts = starts(slot);
+  list_starts[0] = slot * band_room(shape_, bands_);
   if (gradient.channels_first())
     compress_first(band, slot, gradient.data, treatment, draw);
   else
     compress_last(band, slot, gradient.data, treatment, draw);
-  return starts[shape_.out_channels] - starts[0];
+  return list_starts[shape_.out_channels] - list_starts[0];
 }
 
 template <typename T>
@@ -60,7 +60,7 @@ void ChannelLists::compress_last(const Bands::Band& band, std::int64_t slot, con
                                  .room = lists,
                                  .values = workspace_.values.data(),
                                  .offsets = workspace_.offsets.data(),
-                                 .starts = marks(slot) + column});
+                                 .starts = starts(slot) + column});
 }
 
 // An image is a matrix whose rows are channels. The lists of several images are written one image
@@ -72,9 +72,9 @@ void ChannelLists::compress_first(const Bands::Band& band, std::int64_t slot, co
   struct Room {
     Scratch<float> values;
     Scratch<std::int32_t> offsets, columns, rows;
-    Scratch<std::int64_t> marks;
+    Scratch<std::int64_t> starts;
     std::size_t bytes() const {
-      return values.bytes() + offsets.bytes() + columns.bytes() + rows.bytes() + marks.bytes();
+      return values.bytes() + offsets.bytes() + columns.bytes() + rows.bytes() + starts.bytes();
     }
   };
   const Pooled<Room> room;
@@ -89,22 +89,22 @@ void ChannelLists::compress_first(const Bands::Band& band, std::int64_t slot, co
   if (direct) {
     block.values = workspace_.values.data();
     block.offsets = workspace_.offsets.data();
-    block.marks = marks(slot);
+    block.starts = starts(slot);
   } else {
     const std::size_t size =
         static_cast<std::size_t>(band.images * pixels * channels) + kernels::kCompactSlack;
     block.values = room->values.reserve(size);
     block.offsets = room->offsets.reserve(size);
-    block.marks = room->marks.reserve(static_cast<std::size_t>(band.images * (channels + 1)));
-    block.marks[0] = 0;
+    block.starts = room->starts.reserve(static_cast<std::size_t>(band.images * (channels + 1)));
+    block.starts[0] = 0;
   }
   for (std::int64_t i = 0; i < band.images; ++i) {
     const std::int64_t first =
         (band.first_image + i) * channels * image_pixels + band.first_row * shape_.x.out;
     std::fill_n(room->rows.data(), channels, static_cast<std::int32_t>(i * tiles_.size(band.rows)));
     if (i > 0) {
-      block.marks[channels + 1] = block.marks[channels];
-      block.marks += channels + 1;
+      block.starts[channels + 1] = block.starts[channels];
+      block.starts += channels + 1;
     }
     kernels::compact_rows<T>(treatment,
                              {gradient + first, channels, pixels,
@@ -112,20 +112,20 @@ void ChannelLists::compress_first(const Bands::Band& band, std::int64_t slot, co
                              {&block, 1});
   }
   if (direct) return;
-  std::int64_t* const starts = marks(slot);
-  std::int64_t to = starts[0];
+  std::int64_t* const list_starts = starts(slot);
+  std::int64_t to = list_starts[0];
   for (std::int64_t c = 0; c < channels; ++c) {
-    const std::int64_t* ends = room->marks.data() + c;
-    for (std::int64_t i = 0; i < band.images; ++i, ends += channels + 1) {
+    const std::int64_t* image_starts = room->starts.data() + c;
+    for (std::int64_t i = 0; i < band.images; ++i, image_starts += channels + 1) {
       // Mostly few: eights, beyond the end.
-      for (std::int64_t s = ends[0]; s < ends[1]; s += 8) {
-        const std::int64_t at = to + s - ends[0];
+      for (std::int64_t s = image_starts[0]; s < image_starts[1]; s += 8) {
+        const std::int64_t at = to + s - image_starts[0];
         std::memcpy(workspace_.values.data() + at, block.values + s, 8 * sizeof(float));
         std::memcpy(workspace_.offsets.data() + at, block.offsets + s, 8 * sizeof(std::int32_t));
       }
-      to += ends[1] - ends[0];
+      to += image_starts[1] - image_starts[0];
     }
-    starts[c + 1] = to;
+    list_starts[c + 1] = to;
   }
 }
 

@@ -33,9 +33,9 @@ class ChannelLists {
   kernels::SurvivorArrays survivors() const {
     return {workspace_.values.data(), workspace_.offsets.data()};
   }
-  // Those of a channel begin at its mark and end at the next one.
-  std::int64_t* marks(std::int64_t slot) const {
-    return workspace_.marks.data() + slot * (shape_.out_channels + 1);
+  // The survivors of a channel begin at its start and end at the next one.
+  std::int64_t* starts(std::int64_t slot) const {
+    return workspace_.starts.data() + slot * (shape_.out_channels + 1);
   }
 
  private:

@@ -88,21 +88,21 @@ class TileCopy {
     if (shape_.is_linear()) {
       const std::int64_t pixels = band.rows * shape_.x.in;
       for (std::int64_t i = 0; i < band.images; ++i, to += pixels * tiles_.pixel_size())
-        turn_pixels(channels(band.first_image + i) + band.first_row * shape_.x.in, image_pixels,
-                    pixels, to);
+        transpose_pixels(channels(band.first_image + i) + band.first_row * shape_.x.in,
+                         image_pixels, pixels, to);
       return;
     }
     const Inside pixels = inside();
     for_rows(band, to, [&](std::int64_t image, std::int64_t y, float* row) {
       clear_pixels(0, pixels.first, row);
-      turn_pixels(channels(image) + y * shape_.x.in + pixels.source, image_pixels,
-                  pixels.last - pixels.first, row + pixels.first * tiles_.pixel_size());
+      transpose_pixels(channels(image) + y * shape_.x.in + pixels.source, image_pixels,
+                       pixels.last - pixels.first, row + pixels.first * tiles_.pixel_size());
       clear_pixels(pixels.last, tiles_.columns, row);
     });
   }
 
   // `stride`: from channel to channel.
-  void turn_pixels(const T* from, std::int64_t stride, std::int64_t count, float* to) const {
+  void transpose_pixels(const T* from, std::int64_t stride, std::int64_t count, float* to) const {
     const std::int64_t width = tiles_.pixel_size(), step = tiles_.x.source_step;
     for (std::int64_t t = range_.first; t < range_.last; ++t, to += size_, from += width * stride) {
       const std::int64_t channels = std::min(width, shape_.group_in() - t * width);
@@ -141,7 +141,7 @@ class TileCopy {
                       width, to + t * size_);
     }
   }
-  // Of each of so many tiles: the usual cases.
+  // Copies eight channels of each of `num_tiles` tiles: the usual cases.
   template <int num_tiles>
   void copy_eight_channels(const float* from, std::int64_t step, std::int64_t count,
                            float* to) const {
@@ -151,7 +151,7 @@ class TileCopy {
     }
   }
 
-  // Some channels of every pixel: the CPU does not see by itself that it is the next ones' turn.
+  // Reads some channels of every pixel, a pattern that hardware prefetching does not recognise.
   static constexpr std::int64_t kPixelsAhead = 8;
   static void prefetch(const T* address, std::int64_t count) {
     constexpr std::int64_t kLine = 64 / sizeof(T);

@@ -4,8 +4,8 @@
 //   python -m bench.cost_model --from results/cost_model.json --fit
 //
 // as non-negative least squares of relative errors over the layers of bench/layer_shapes.py, both
-// layouts and both types. How often they misjudge is in docs/benchmarks.md. Whoever fits them anew
-// pastes what the command prints; tests/arrays/sparse/cost_test.cc wants them sane.
+// layouts and both types. How often they misjudge is in docs/benchmarks.md. To fit them anew,
+// paste what the command prints; tests/arrays/sparse/cost_test.cc wants them sane.
 #include "arrays/sparse/cost.h"
 
 #include <algorithm>
@@ -105,7 +105,7 @@ SparseKind sparse_kind(const PricedProduct& p) {
 // Whatever survives: the call with its plan; the sample; a pass over the gradient; the input and
 // the weight in padded tiles; sums or lists that begin and end; what is in another layout.
 constexpr std::size_t kCompressTerms = 8;
-// If all did: vectors of eight that are multiplied, and turns of the loop over survivors.
+// If all did: vectors of eight that are multiplied, and iterations of the loop over survivors.
 constexpr std::size_t kMultiplyTerms = 2;
 using CompressTerms = std::array<double, kCompressTerms>;
 using MultiplyTerms = std::array<double, kMultiplyTerms>;
@@ -113,7 +113,7 @@ using MultiplyTerms = std::array<double, kMultiplyTerms>;
 // The input's channels of a group in tiles, as the kernels cut them.
 struct Cut {
   double tiles, eights;
-  double turns;  // of the loop for one survivor and tile
+  double iterations;  // of the loop for one survivor and tile
 };
 Cut cut_of(const PricedProduct& p) {
   if (p.product == Product::kInput && !wants_spreading(p.shape)) {
@@ -122,13 +122,14 @@ Cut cut_of(const PricedProduct& p) {
             static_cast<double>(p.shape.taps())};
   }
   const TapTiles tiles(p.shape.simplified());
-  double turns = 0;
-  tiles.for_taps([&](const TapTiles::Taps&) { ++turns; });
-  return {static_cast<double>(tiles.count()), static_cast<double>(tiles.pixel_size()) / 8, turns};
+  double iterations = 0;
+  tiles.for_taps([&](const TapTiles::Taps&) { ++iterations; });
+  return {static_cast<double>(tiles.count()), static_cast<double>(tiles.pixel_size()) / 8,
+          iterations};
 }
 
-// Values of images whose channels come first, which the sparse way turns while it reads and writes.
-double turned_values(const PricedProduct& p) {
+// Values of images with the channels first, which the sparse way transposes as it reads and writes.
+double transposed_values(const PricedProduct& p) {
   const Sizes sizes(p.shape);
   return p.channels_last ? 0 : sizes.gradient + sizes.input;
 }
@@ -146,9 +147,9 @@ CompressTerms compress_terms(const PricedProduct& p) {
   constexpr double kPixelsAList = 64;   // about; lists for the weight are a channel's in a band
   double sums = inputs * cut.tiles;     // gathered, one for every pixel
   if (p.product == Product::kWeight)
-    sums = sizes.gradient * cut.tiles * cut.turns / kPixelsAList;
+    sums = sizes.gradient * cut.tiles * cut.iterations / kPixelsAList;
   else if (wants_spreading(p.shape))
-    sums = sizes.gradient * cut.tiles * cut.turns;
+    sums = sizes.gradient * cut.tiles * cut.iterations;
   const double weights = static_cast<double>(s.out_channels * s.taps()) * width;
   constexpr double kKept = (48 << 20) / sizeof(float);  // about; fresh memory costs several passes
   return {1,
@@ -157,14 +158,14 @@ CompressTerms compress_terms(const PricedProduct& p) {
           inputs * width,
           weights,
           sums,
-          turned_values(p),
+          transposed_values(p),
           weights > kKept ? weights : 0};
 }
 
 MultiplyTerms multiply_terms(const PricedProduct& p) {
   const Cut cut = cut_of(p);
   const double tiles = Sizes(p.shape).gradient * cut.tiles;
-  return {tiles * cut.eights * static_cast<double>(p.shape.taps()), tiles * cut.turns};
+  return {tiles * cut.eights * static_cast<double>(p.shape.taps()), tiles * cut.iterations};
 }
 
 // ---- constants -------------------------------------------------------------------------------

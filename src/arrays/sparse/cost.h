@@ -17,7 +17,7 @@
 
 namespace slimgrad {
 
-// Whose gradient: that of the weight, or of the input.
+// Which gradient a product computes: that of the weight, or of the input.
 enum class Product : std::int64_t { kWeight, kInput };
 
 struct PricedProduct {
@@ -43,7 +43,7 @@ struct ProductCost {
 
 ProductCost predict_cost(const PricedProduct& product);
 
-// The same in parts, for those who fit the constants: a cost is the sum of terms times constants,
+// The same in parts, for fitting the constants: a cost is the sum of terms times constants,
 // which are those of a kind of kernel.
 struct CostTerms {
   int dense_kind, sparse_kind;

@@ -1,5 +1,5 @@
 // Two ways to the gradient of the input. Both are the sum over survivors that
-// arrays/sparse/backward.h names; they differ in whose turn it is.
+// arrays/sparse/backward.h names; they differ in the order of their loops.
 //
 //   gather   every input pixel sums what reached it: for many channels
 //   spread   every gradient pixel adds to the pixels that it reached: for few, and dilated rows
@@ -15,7 +15,7 @@
 
 namespace slimgrad {
 
-// One task compresses so many pixels, if they are not too large.
+// The pixels that one task compresses, if they are not too large.
 inline constexpr std::int64_t kCompressedPixels = 512;
 
 // Which of the two.

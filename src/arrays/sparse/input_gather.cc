@@ -79,7 +79,7 @@ class GatherInput {
         passes_(cheapest_passes(shape, tiles_, density)),
         bands_(shape, tiles_.width() * std::int64_t{sizeof(float)}, kCompressedPixels),
         lists_(shape, bands_, passes_.channels,
-               // Who looks at one pixel at a time needs no steps from pixel to pixel.
+               // One pixel at a time needs no steps from pixel to pixel.
                {.channel_step = tiles_.width(),
                 .pixel_step_a_channel = shape.is_linear() ? 0 : -shape.x.stride * tiles_.width()},
                workspace),
@@ -148,7 +148,7 @@ class GatherInput {
     return {first * shape_.x.in, rows * shape_.x.in};
   }
 
-  // Of a group.
+  // The passes over one group.
   std::int64_t num_passes() const {
     const auto blocks = static_cast<std::int64_t>(lists_.blocks().size()) / shape_.groups;
     return blocks * (passes_.split_rows ? shape_.y.taps : 1);
@@ -204,7 +204,7 @@ class GatherInput {
                   float* totals, std::int64_t stride, bool accumulate) const {
     kernels::sum_lists({.eights = tiles_.eights, .rows = 1, .dense_stride = 0, .out_stride = 0},
                        {.survivors = lists_.survivors(),
-                        .marks = lists_.marks(b, band, pixels.first_pixel),
+                        .starts = lists_.starts(b, band, pixels.first_pixel),
                         .count = pixels.pixels},
                        weights, totals, stride, accumulate);
   }
@@ -226,7 +226,7 @@ class GatherInput {
         if (reach < 0 || reach % axis.stride != 0 || reach / axis.stride >= axis.out) continue;
         const std::int64_t line = reach / axis.stride;
         lists.lines.push_back(
-            {lists_.marks(b, bands_.at(image, line), (image * axis.out + line) * shape_.x.out),
+            {lists_.starts(b, bands_.at(image, line), (image * axis.out + line) * shape_.x.out),
              ty * shape_.x.taps * row_size});
       }
       kernels::sum_reaches(tiles_.eights, lists_.survivors(), lists.lines, lists.reaches, weights,

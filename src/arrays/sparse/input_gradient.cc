@@ -17,7 +17,7 @@ bool wants_spreading(const ConvShape& shape) {
 
 namespace {
 
-// As many as kMostListBytes can hold the survivors of, in equal pieces.
+// The most images whose survivors fit kMostListBytes, in equal pieces.
 std::int64_t images_at_once(const ConvShape& shape) {
   const std::int64_t image_bytes = shape.y.out * shape.x.out * shape.out_channels *
                                    std::int64_t{sizeof(float) + sizeof(std::int32_t)};

@@ -1,5 +1,5 @@
 // Every gradient pixel adds to the input pixels that it reached, in a tile with padding, whose
-// inside is stored when all have had their turn:
+// inside is stored when all have been added:
 //
 //   W tile     rows (o, ty, tx) of one column tile
 //   survivor   of channel o: the offset of its rows
@@ -78,7 +78,7 @@ class SpreadInput {
   }
 
  private:
-  // Of a band: a whole image, unless images are so few that threads would have nothing to do.
+  // The pixels of a band: a whole image, unless there are too few images to occupy the threads.
   static std::int64_t wanted_pixels(const ConvShape& shape) {
     constexpr std::int64_t kWantedBands = 16;
     return std::max(kCompressedPixels,
@@ -154,7 +154,7 @@ class SpreadInput {
     const std::int64_t size = (last_tile - first_tile) * s.size();
     struct Buffer : Scratch<float> {};
     const Pooled<Buffer> buffer;
-    // And a row of dX, which may have to be turned.
+    // And a row of dX, which may have to be transposed.
     const std::int64_t row = shape_.x.in * (last_tile - first_tile) * tiles_.pixel_size();
     float* const totals = buffer->reserve(static_cast<std::size_t>(size + row));
     std::fill(totals, totals + size, 0.0f);
@@ -182,7 +182,7 @@ class SpreadInput {
         const std::int64_t pixel = (image * shape_.y.out + y) * shape_.x.out;
         kernels::sum_lists(shape,
                            {.survivors = lists_.survivors(),
-                            .marks = lists_.marks(block, bands_.at(image, y), pixel),
+                            .starts = lists_.starts(block, bands_.at(image, y), pixel),
                             .count = shape_.x.out},
                            weights + taps.weights_offset, line, tiles_.pixel_step(), true);
       }

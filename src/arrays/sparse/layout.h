@@ -19,8 +19,8 @@ inline constexpr std::int64_t kSecondLevelBytes = 192 << 10;
 // Consecutive rows (pixels) of the gradient: some whole images, or some pixel rows of one image.
 class Bands {
  public:
-  // As many rows as the first-level cache can hold the input tile of, or more if they are fewer
-  // than `wanted` pixels, within the second-level cache. `bytes_per_pixel`: of the tile.
+  // The number of rows whose input tile fits the first-level cache; if these have fewer than
+  // `wanted` pixels, more, within the second-level cache. `bytes_per_pixel`: of the tile.
   Bands(const ConvShape& shape, std::int64_t bytes_per_pixel, std::int64_t wanted);
 
   std::int64_t count() const { return count_; }
@@ -58,7 +58,7 @@ struct ColumnTiles {
 // The cheapest width of at most `max_eights`: wide tiles share overhead, narrow ones fit better.
 ColumnTiles column_tiles(std::int64_t columns, int max_eights);
 
-// A sum has to load and store its totals and to end, which so many survivors outweigh.
+// The survivors that outweigh the fixed cost of a sum: loading and storing totals, and its end.
 inline constexpr double kWantedSurvivors = 8;
 inline constexpr double kSmallestDensity = 1e-4;
 

@@ -11,7 +11,7 @@ namespace slimgrad {
 
 class GrowingLists {
  public:
-  // For so many lists of at most `size` survivors.
+  // Room for this number of lists of at most `size` survivors each.
   kernels::ListRoom reserve(std::int64_t lists, std::int64_t size) {
     const std::int64_t stride = list_stride(size);
     const auto room = static_cast<std::size_t>(lists * stride);

@@ -20,7 +20,7 @@ PixelLists::PixelLists(const ConvShape& shape, const Bands& bands, std::int64_t 
   const auto room = static_cast<std::size_t>(bands_.count() * band_room());
   workspace.values.reserve(room);
   workspace.offsets.reserve(room);
-  workspace.marks.reserve(blocks_.size() * static_cast<std::size_t>(marks_a_block()));
+  workspace.starts.reserve(blocks_.size() * static_cast<std::size_t>(starts_a_block()));
 }
 
 template <typename T>
@@ -82,8 +82,8 @@ std::int64_t PixelLists::compress_last(std::int64_t index, const T* gradient,
                            .row_offsets = row_offsets(block.channels),
                            .values = workspace_.values.data(),
                            .offsets = workspace_.offsets.data(),
-                           .marks = marks(b, index, band.first_pixel)});
-    *room.blocks[b].marks = block_start(index, b);
+                           .starts = starts(b, index, band.first_pixel)});
+    *room.blocks[b].starts = block_start(index, b);
   }
   const std::int64_t columns = shape_.out_channels, first = band.first_pixel * columns;
   kernels::compact_rows<T>(treatment,
@@ -92,7 +92,7 @@ std::int64_t PixelLists::compress_last(std::int64_t index, const T* gradient,
                            room.blocks);
   std::int64_t survivors = 0;
   for (const kernels::CompactBlock& block : room.blocks)
-    survivors += block.marks[band.pixels] - block.marks[0];
+    survivors += block.starts[band.pixels] - block.starts[0];
   return survivors;
 }
 
@@ -119,8 +119,8 @@ std::int64_t PixelLists::compress_first(std::int64_t index, const T* gradient,
     room->channels.clear();
     for (std::int64_t c = 0; c < block.channels; ++c)
       room->channels.push_back(static_cast<std::int32_t>(c * offsets_.channel_step));
-    std::int64_t* ends = marks(b, index, band.first_pixel);
-    *ends = block_start(index, b);
+    std::int64_t* list_starts = starts(b, index, band.first_pixel);
+    *list_starts = block_start(index, b);
     for (std::int64_t i = 0; i < band.images; ++i)
       for (std::int64_t pixel = 0; pixel < pixels; pixel += step) {
         const std::int64_t count = std::min(step, pixels - pixel);
@@ -139,10 +139,10 @@ std::int64_t PixelLists::compress_first(std::int64_t index, const T* gradient,
              .room = room->lists.reserve(step, block.channels),
              .values = workspace_.values.data(),
              .offsets = workspace_.offsets.data(),
-             .starts = ends});
-        ends += count;
+             .starts = list_starts});
+        list_starts += count;
       }
-    survivors += *ends - block_start(index, b);
+    survivors += *list_starts - block_start(index, b);
   }
   return survivors;
 }

@@ -28,7 +28,7 @@ class PixelLists {
     std::int64_t pixel_step_a_channel;  // from pixel to pixel of a row, times a block's channels
   };
 
-  // In blocks of at most so many channels.
+  // In blocks of at most `channels` channels.
   PixelLists(const ConvShape& shape, const Bands& bands, std::int64_t channels, Offsets offsets,
              SparseWorkspace& workspace);
 
@@ -49,9 +49,9 @@ class PixelLists {
   kernels::SurvivorArrays survivors() const {
     return {workspace_.values.data(), workspace_.offsets.data()};
   }
-  // Those of a pixel of the band begin at its mark and end at the next one.
-  std::int64_t* marks(std::size_t block, std::int64_t band, std::int64_t pixel) const {
-    return workspace_.marks.data() + static_cast<std::int64_t>(block) * marks_a_block() + band +
+  // The survivors of a pixel of the band begin at its start and end at the next one.
+  std::int64_t* starts(std::size_t block, std::int64_t band, std::int64_t pixel) const {
+    return workspace_.starts.data() + static_cast<std::int64_t>(block) * starts_a_block() + band +
            pixel;
   }
 
@@ -63,7 +63,7 @@ class PixelLists {
   std::int64_t compress_first(std::int64_t band, const T* gradient,
                               const kernels::LoopTreatment& treatment, const PruneDraw& draw) const;
 
-  // Those of so many pixels, whole rows of them, for a block of so many channels.
+  // The offsets of `pixels` pixels, in whole rows, for a block of `channels` channels.
   void write_offsets(std::int64_t pixels, std::int64_t channels,
                      std::vector<std::int32_t>& offsets) const;
   // Where the survivors of a band's block begin.
@@ -72,8 +72,8 @@ class PixelLists {
            static_cast<std::int64_t>(block * kernels::kCompactSlack);
   }
 
-  // Every band has a mark for each of its pixels and one for their end.
-  std::int64_t marks_a_block() const { return shape_.out_pixels() + bands_.count(); }
+  // Every band has a start for each of its pixels and one for their end.
+  std::int64_t starts_a_block() const { return shape_.out_pixels() + bands_.count(); }
   // For the survivors of a band.
   std::int64_t band_room() const {
     return bands_.max_pixels() * shape_.out_channels +

@@ -12,7 +12,7 @@ struct PruneDraw {
   Treatment treatment;  // that does not quantize; what survives is multiplied
   // The share of the elements that is expected to survive. The work is cut accordingly.
   double density = 0.1;
-  // Of the first element in the whole gradient, where this is a part of one.
+  // Index of the first element in the whole gradient, where this is a part of one.
   std::uint64_t first_index = 0;
 
   // Whether survivors are better picked by the vector than one by one.

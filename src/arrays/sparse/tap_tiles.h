@@ -30,7 +30,7 @@ class TapTiles {
     copied_ = std::clamp<std::int64_t>(kCopiedColumns / pixel_size(), 1, tiles_.count);
   }
 
-  // Of a group.
+  // The tiles of one group.
   std::int64_t count() const { return tiles_.count; }
   // Tiles are copied from or to the tensor several at a time, in order that whole cache lines of it
   // are used.
@@ -38,11 +38,11 @@ class TapTiles {
   std::int64_t copies() const { return (tiles_.count + copied_ - 1) / copied_; }
 
   std::int64_t pixel_size() const { return tiles_.width(); }
-  // Of an output channel's weights for one tile: tap by tap.
+  // The size of an output channel's weights for one tile, tap by tap.
   std::int64_t weights_size() const { return shape_.taps() * pixel_size(); }
   std::int64_t bytes_a_pixel() const { return pixel_size() * std::int64_t{sizeof(float)}; }
 
-  // Rows of a tile that so many rows of the gradient reach, and their size.
+  // Rows of a tile that `lines` rows of the gradient reach, and their size.
   std::int64_t rows(std::int64_t lines) const { return y.length(shape_.y, lines); }
   std::int64_t size(std::int64_t lines) const { return rows(lines) * row_size(); }
   std::int64_t row_size() const { return columns * pixel_size(); }
@@ -56,7 +56,7 @@ class TapTiles {
     std::int64_t tile_offset, tile_stride;        // of the first one, and from row to row
     std::int64_t weights_offset, weights_stride;  // the same in weights
   };
-  // visit(taps): all that there are.
+  // Calls visit(taps) for all of them.
   template <typename Visit>
   void for_taps(const Visit& visit) const {
     for (std::int64_t ty = 0; ty < shape_.y.taps; ty += rows_)

@@ -147,7 +147,7 @@ class WeightGradient {
     TileCopy<T>(shape_, tiles_, {group, first_tile, last_tile}, tile_size(band))
         .copy(band, x, input);
     const kernels::SurvivorLists lists{.survivors = lists_.survivors(),
-                                       .marks = lists_.marks(slot) + group * shape_.group_out(),
+                                       .starts = lists_.starts(slot) + group * shape_.group_out(),
                                        .count = shape_.group_out()};
     tiles_.for_taps([&](const TapTiles::Taps& taps) {
       const kernels::SumShape sum_shape{.eights = taps.eights,
@@ -169,7 +169,7 @@ class WeightGradient {
       const std::int64_t o = group * shape_.group_out() + c;
       double& total = workspace_.totals.data()[part * shape_.out_channels + o];
       if (is_first) total = 0;
-      for (std::int64_t s = lists_.marks(slot)[o]; s < lists_.marks(slot)[o + 1]; ++s)
+      for (std::int64_t s = lists_.starts(slot)[o]; s < lists_.starts(slot)[o + 1]; ++s)
         total += static_cast<double>(workspace_.values.data()[s]);
     }
   }

@@ -156,7 +156,7 @@ struct Tally {
     return {.zeros = sum(zeros), .at_threshold = sum(at_threshold), .nonfinite = 0};
   }
 };
-// So many values at a time: then neither a lane nor the sum of the lanes overflows.
+// The most values at a time for which neither a lane nor the sum of the lanes overflows.
 inline constexpr std::size_t kTallyValues = std::size_t{1} << 30;
 
 // ---- quantizing ------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ HWY_INLINE ApplyCounts by_tally(std::size_t num_values, const Run& run) {
   return counts;
 }
 
-// Calls step(in, out, index) for groups of so many values. The last one is padded with zeros, which
+// Calls step(in, out, index) for groups of `group` values. The last one is padded with zeros, which
 // pruning and quantizing leave as zeros; returns how many, for the count.
 template <std::size_t group, typename In, typename Out, typename Step>
 HWY_INLINE std::size_t for_groups(const In* in, Out* out, std::size_t num_values,

@@ -13,7 +13,7 @@
 
 namespace slimgrad::kernels {
 
-// The vector code moves 16 bytes at a time: `others` needs so many bytes more than it holds.
+// The vector code moves 16 bytes at a time: `others` needs this number of bytes more than it holds.
 inline constexpr std::size_t kNonzerosSlack = 16;
 
 // Returns how many words are not 0. REQUIRES: width, the bytes of a word, is 2 or 4; masks has

@@ -10,9 +10,9 @@ namespace {
 constexpr std::size_t kGroup = 8;  // One of a group is sampled, chosen by three bits of hash.
 constexpr int kFirstNonfiniteBin = kInfinityBits >> LogHistogram::kShift;
 
-// Two tables that take turns: neighbours often fall into the same bin, and an increment that reads
-// what the one before has just written waits for it. 32-bit counters keep both in half of a 32 KiB
-// cache.
+// Two tables, used alternately: neighbours often fall into the same bin, and an increment that
+// reads what the one before has just written waits for it. 32-bit counters keep both in half of a
+// 32 KiB cache.
 class TwinTables {
  public:
   void add(int table, std::uint32_t magnitude) {

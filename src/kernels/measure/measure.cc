@@ -36,7 +36,7 @@ constexpr std::size_t kBlockValues = kBlockRows * kLanes;
 constexpr std::uint32_t kLeastEasyMaximum = (127 - 46) << 23;
 constexpr std::uint32_t kLargestEasyMaximum = (127 + 60) << 23;
 
-// Of the largest magnitude, and the smallest but zero.
+// Takes the bits of the largest magnitude and of the smallest nonzero one.
 constexpr bool is_easy(std::uint32_t largest, std::uint32_t smallest) {
   return largest == 0 || (largest >= kLeastEasyMaximum && largest <= kLargestEasyMaximum &&
                           smallest >= kSmallestNormalBits);

@@ -25,11 +25,11 @@ struct ChunkSums {
   bool operator==(const ChunkSums&) const = default;
 };
 
-// Of sum_abs and sum_square against the exact sums.
+// The largest relative error of sum_abs and sum_square.
 inline constexpr double kSumRelativeError = 2e-6;
 
-// Of a logarithm beside kLog2Error of log2.h: the rounding to float32, twice, of its distance from
-// the logarithm of a typical value.
+// The error of a logarithm beside kLog2Error of log2.h: its distance from the logarithm of a
+// typical value is rounded to float32 twice.
 inline constexpr double kLog2RelativeError = 0x1p-23;
 
 // The specification.

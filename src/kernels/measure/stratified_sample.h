@@ -20,7 +20,7 @@ class StratifiedSample {
  public:
   // At most `wanted` of `num_values` elements; all of them if there are no more. As many as make
   // the strata whole numbers long, but for a remainder spread over them: from strata of one and of
-  // two elements by turns, some elements would come twice as often as others.
+  // two elements alternately, some elements would come twice as often as others.
   StratifiedSample(std::uint64_t num_values, std::uint64_t wanted, std::uint64_t key)
       : num_values_(num_values),
         size_(num_values <= wanted ? num_values

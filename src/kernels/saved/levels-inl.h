@@ -79,7 +79,7 @@ class LevelTable {
     upper_ = both(hn::ConcatOdd(bytes, second, first));
   }
 
-  // Of the codes in a half, row by row; a row's values begin 16 behind those of the row before.
+  // Unpacks the codes in a half, row by row; a row's values begin 16 behind the previous row's.
   template <typename T>
   HWY_INLINE void unpack(hn::Vec<U16> codes, T* values) const {
     const U16 u16;

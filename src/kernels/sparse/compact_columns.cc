@@ -18,7 +18,7 @@
 
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/sparse/survivor_bits-inl.h"
-#include "kernels/sparse/turn-inl.h"
+#include "kernels/sparse/transpose-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -28,7 +28,7 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES >= 32
 
 // Bit c of byte r becomes bit r of byte c: blocks of four, two and one bits change places.
-HWY_INLINE std::uint64_t turn_bits(std::uint64_t x) {
+HWY_INLINE std::uint64_t transpose_bits(std::uint64_t x) {
   const auto swap = [&](std::uint64_t mask, int distance) HWY_ATTR {
     const std::uint64_t difference = (x ^ x >> distance) & mask;
     x ^= difference ^ difference << distance;
@@ -39,8 +39,8 @@ HWY_INLINE std::uint64_t turn_bits(std::uint64_t x) {
   return x;
 }
 
-// Eight rows of eight columns at a time: turned, and what survives of each column put at the end of
-// its list. That costs the same however many survive.
+// Eight rows of eight columns at a time: transposed, and what survives of each column put at the
+// end of its list. That costs the same however many survive.
 template <typename T>
 HWY_INLINE void append_square(const SurvivorBits& bits, std::size_t first, std::size_t columns,
                               const T* x, Integers offsets, const ListRoom& room,
@@ -52,8 +52,8 @@ HWY_INLINE void append_square(const SurvivorBits& bits, std::size_t first, std::
     rows |= std::uint64_t{bits.eight(first + r * columns)} << 8 * r;
     square[r] = load(x + first + r * columns);
   }
-  turn(I32(), square);
-  const std::uint64_t survive = turn_bits(rows);
+  transpose_square(I32(), square);
+  const std::uint64_t survive = transpose_bits(rows);
 #pragma GCC unroll 8
   for (std::size_t c = 0; c < 8; ++c) {
     const auto lanes = static_cast<std::uint8_t>(survive >> 8 * c);

@@ -1,6 +1,6 @@
 // The columns of a gradient, pruned and reduced to their survivors in one pass over its rows: each
 // column has a list that grows. Lists grow where there is room for all rows and are packed at the
-// end: who reads them, several times, would otherwise find few survivors on many pages.
+// end: the products read them several times and would otherwise find few survivors on many pages.
 //
 // Cost: some two vector instructions an element, and six cycles a survivor.
 #ifndef SLIMGRAD_KERNELS_SPARSE_COMPACT_COLUMNS_H_

@@ -65,7 +65,7 @@ HWY_INLINE std::int64_t append_rows(const SurvivorBits& bits, const MatrixRows<T
     end += static_cast<std::int64_t>(append<by_table>(bits, static_cast<std::size_t>(start), count,
                                                       x + start, block,
                                                       piece.from - block.first_column, row, end));
-    block.marks[row + 1] = end;
+    block.starts[row + 1] = end;
   }
   return end;
 }
@@ -81,8 +81,8 @@ HWY_INLINE std::int64_t append_narrow(const SurvivorBits& bits, const MatrixRows
   const std::int32_t step = block.column_step;
   const std::int32_t* const table = block.column_offsets;
   const std::int32_t* const row_offsets = block.row_offsets + first;
-  float* const values = block.values + block.marks[first];
-  std::int32_t* const offsets = block.offsets + block.marks[first];
+  float* const values = block.values + block.starts[first];
+  std::int32_t* const offsets = block.offsets + block.starts[first];
   const T* const x = rows.data + first * rows.columns;
   bits.pick(0, static_cast<std::size_t>(last - first) * columns,
             [=](std::size_t k, std::size_t i) HWY_ATTR {
@@ -93,9 +93,9 @@ HWY_INLINE std::int64_t append_narrow(const SurvivorBits& bits, const MatrixRows
               else
                 offsets[k] = static_cast<std::int32_t>(column) * step + row_offsets[i >> shift];
             });
-  std::int64_t end = block.marks[first];
+  std::int64_t end = block.starts[first];
   for (std::int64_t row = first; row < last; ++row)
-    block.marks[row + 1] = end +=
+    block.starts[row + 1] = end +=
         bits.count(static_cast<std::size_t>(row - first) * columns, columns);
   return end;
 }
@@ -125,7 +125,7 @@ HWY_INLINE void compact_matrix(const LoopTreatment& treatment, const MatrixRows<
         const std::int64_t to = std::min(block.first_column + block.num_columns, last_column);
         if (from >= to) continue;
         // A row that comes in pieces goes on where the piece before has ended.
-        const std::int64_t begin = block.marks[from == block.first_column ? first : last];
+        const std::int64_t begin = block.starts[from == block.first_column ? first : last];
         const Piece piece{first, last, column, from, to};
         const bool by_table = block.column_offsets != nullptr;
         const std::int64_t end =
@@ -151,7 +151,7 @@ void append(const T* x, std::int64_t row, std::int64_t column, std::int64_t coun
   const std::int64_t to = std::min(block.first_column + block.num_columns, column + count);
   if (from >= to) return;
   // A row that comes in pieces goes on where the piece before has ended.
-  std::int64_t end = block.marks[from == block.first_column ? row : row + 1];
+  std::int64_t end = block.starts[from == block.first_column ? row : row + 1];
   for (std::int64_t c = from; c < to; ++c) {
     const std::uint32_t bits = float_bits(x[c - column]);
     if ((bits & ~kSignMask) == 0) continue;
@@ -162,7 +162,7 @@ void append(const T* x, std::int64_t row, std::int64_t column, std::int64_t coun
                                       ? block.column_offsets[k]
                                       : static_cast<std::int32_t>(k) * block.column_step);
   }
-  block.marks[row + 1] = end;
+  block.starts[row + 1] = end;
 }
 
 template <typename T>
@@ -211,7 +211,7 @@ void compact_rows_scalar(const LoopTreatment& treatment, const MatrixRows<T>& ro
   ApplyCounts ignored;
   for (const CompactBlock& block : blocks) {
     for (std::int64_t row = 0; row < rows.count; ++row) {
-      std::int64_t count = block.marks[row];
+      std::int64_t count = block.starts[row];
       for (std::int64_t c = 0; c < block.num_columns; ++c) {
         const std::int64_t at = row * rows.stride + block.first_column + c;
         std::uint32_t x = float_bits(rows.data[at]);
@@ -224,7 +224,7 @@ void compact_rows_scalar(const LoopTreatment& treatment, const MatrixRows<T>& ro
                                           ? block.column_offsets[c]
                                           : static_cast<std::int32_t>(c) * block.column_step);
       }
-      block.marks[row + 1] = count;
+      block.starts[row + 1] = count;
     }
   }
 }

@@ -38,8 +38,8 @@ struct CompactBlock {
   // Room for all elements and kCompactSlack.
   float* values;
   std::int32_t* offsets;
-  // marks[0] is given; marks[r + 1] becomes marks[r] and the survivors of row r.
-  std::int64_t* marks;
+  // starts[0] is given; starts[r + 1] becomes starts[r] and the survivors of row r.
+  std::int64_t* starts;
 };
 
 // Prunes by the treatment, or not at all if it does not prune: then what is not zero survives (NaN

@@ -121,7 +121,7 @@ template <int eights, int rows>
 HWY_NOINLINE void all_lists(const SumShape& shape, const SurvivorLists& lists, const float* dense,
                             float* out, std::int64_t out_step, bool accumulate) {
   for (std::int64_t l = 0; l < lists.count; ++l, out += out_step) {
-    const std::int64_t begin = lists.marks[l], end = lists.marks[l + 1];
+    const std::int64_t begin = lists.starts[l], end = lists.starts[l + 1];
     if (accumulate && begin == end) continue;
     OneSum<eights, rows> sum(shape, out, accumulate);
     sum.add(lists.survivors, begin, end, dense);
@@ -157,7 +157,7 @@ HWY_NOINLINE void all_reaches(const SurvivorArrays& survivors, std::span<const L
   for (const Reach& reach : reaches) {
     OneSum<eights, 1> sum({eights, 1, 0, 0}, out, accumulate);
     for (const ListLine& line : lines)
-      sum.add(survivors, line.marks[reach.first], line.marks[reach.last],
+      sum.add(survivors, line.starts[reach.first], line.starts[reach.last],
               dense + (line.displacement + reach.displacement));
     sum.store();
     out += out_step;
@@ -218,7 +218,7 @@ void sum_lists_scalar(const SumShape& shape, const SurvivorLists& lists, const f
     for (int row = 0; row < shape.rows; ++row) {
       float* const to = out + row * shape.out_stride;
       if (!accumulate) std::fill(to, to + columns, 0.0f);
-      add_survivors(lists.survivors, lists.marks[l], lists.marks[l + 1],
+      add_survivors(lists.survivors, lists.starts[l], lists.starts[l + 1],
                     dense + row * shape.dense_stride, columns, to);
     }
 }
@@ -230,7 +230,7 @@ void sum_reaches_scalar(int eights, const SurvivorArrays& survivors,
   for (const Reach& reach : reaches) {
     if (!accumulate) std::fill(out, out + 8 * eights, 0.0f);
     for (const ListLine& line : lines)
-      add_survivors(survivors, line.marks[reach.first], line.marks[reach.last],
+      add_survivors(survivors, line.starts[reach.first], line.starts[reach.last],
                     dense + (line.displacement + reach.displacement), 8 * eights, out);
     out += out_step;
   }

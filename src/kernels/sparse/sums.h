@@ -31,18 +31,18 @@ struct SumShape {
 inline constexpr int kMaxEights = 12;  // of all rows
 inline constexpr int kMaxSumRows = 3;
 
-// Lists of survivors, one behind the other: list l is [marks[l], marks[l + 1]).
+// Lists of survivors, one behind the other: list l is [starts[l], starts[l + 1]).
 struct SurvivorLists {
   SurvivorArrays survivors;
-  const std::int64_t* marks;
+  const std::int64_t* starts;
   std::int64_t count;
 };
 
 // A sum for every list, that of list l at l * out_step. One after the other, so that they may
 // overlap, and each in the order of its survivors (in some fixed order where several chains of
-// additions hide their latency), so that the result does not depend on who calls. Vectors use fused
-// multiply-adds, so the targets agree to rounding only. `accumulate`: onto what `out` holds; then
-// an empty list costs next to nothing. REQUIRES: eights, rows >= 1; rows <= kMaxSumRows;
+// additions hide their latency), so that the result does not depend on the caller. Vectors use
+// fused multiply-adds, so the targets agree to rounding only. `accumulate`: onto what `out` holds;
+// then an empty list costs next to nothing. REQUIRES: eights, rows >= 1; rows <= kMaxSumRows;
 // eights * rows <= kMaxEights.
 void sum_lists(const SumShape& shape, const SurvivorLists& lists, const float* dense, float* out,
                std::int64_t out_step, bool accumulate) noexcept;
@@ -52,7 +52,7 @@ void sum_lists_scalar(const SumShape& shape, const SurvivorLists& lists, const f
 // Sums over lists that overlap: the lists lie in some lines, and a reach is a stretch of lists that
 // is the same in every line. Its displacement and the line's are added to the survivors' offsets.
 struct ListLine {
-  const std::int64_t* marks;
+  const std::int64_t* starts;
   std::int64_t displacement;
 };
 struct Reach {

@@ -115,7 +115,7 @@ struct NonzeroBits {
 // The bits of a piece of the gradient.
 class SurvivorBits {
  public:
-  // At most so many elements at a time: they stay in the first-level cache until they are picked.
+  // The most elements at a time: they stay in the first-level cache until they are picked.
   static constexpr std::size_t kMost = 2048;
 
   // REQUIRES: not divides(treatment).
@@ -144,7 +144,7 @@ class SurvivorBits {
   // emit(k, i): the k-th survivor from x[first] on is x[first + i], i < count. Returns how many
   // there are. Several are emitted without a look at how many there are, so that the end of a word
   // of bits is seldom a surprise: up to kTooMany surplus calls for a word. Their k comes again with
-  // the next word or lies behind the last survivor, so that whoever receives needs room for it.
+  // the next word or lies behind the last survivor, so that the receiver needs room for it.
   static constexpr std::size_t kTooMany = 3;
   template <typename Emit>
   HWY_INLINE std::size_t pick(std::size_t first, std::size_t count, const Emit& emit) const {
@@ -155,7 +155,7 @@ class SurvivorBits {
       for (std::size_t k = 0; k < found; k += kTooMany + 1) {
 #pragma GCC unroll 4
         for (std::size_t j = 0; j <= kTooMany; ++j) {
-          // Of an exhausted word that is 64: then the first element does, which exists.
+          // countr_zero of an exhausted word is 64, which becomes 0: that element exists.
           emit(size + k + j, i + static_cast<std::size_t>(std::countr_zero(word)) % 64);
           word &= word - 1;
         }
@@ -222,7 +222,7 @@ class SurvivorBits {
   const PruneBits choice_;
   Draws drawing_;
   std::size_t first_bit_ = 0;
-  // Of all groups, and what is read with the last of them.
+  // The bits of all groups, and what is read with the last of them.
   std::uint8_t bits_[(kMost + 2 * kGroup) / 8 + sizeof(std::uint64_t) + 1] = {};
 };
 

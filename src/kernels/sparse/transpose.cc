@@ -12,7 +12,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/half_float-inl.h"
-#include "kernels/sparse/turn-inl.h"
+#include "kernels/sparse/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace slimgrad::kernels {
@@ -34,7 +34,7 @@ HWY_INLINE void transpose_matrix(const From* from, std::int64_t from_stride, std
       To* const y = to + c * to_stride + r;
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) square[i] = load_floats(f32, x + i * from_stride);
-      turn(f32, square);
+      transpose_square(f32, square);
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) store_floats(f32, square[i], y + i * to_stride);
     }

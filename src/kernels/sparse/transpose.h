@@ -1,5 +1,5 @@
-// A matrix turned: between tensors with the channels first, of any float type, and float32 tiles,
-// whose channels are last. What is too large for the type becomes Inf, as torch rounds.
+// Transposes a matrix: between tensors with the channels first, of any float type, and float32
+// tiles, whose channels are last. What is too large for the type becomes Inf, as torch rounds.
 //
 // Cost: where both sides are in the cache, three vector instructions for eight elements.
 #ifndef SLIMGRAD_KERNELS_SPARSE_TRANSPOSE_H_

@@ -68,7 +68,7 @@ struct Layer {
 };
 
 Layer make_layer(const TensorStats& stats, ThresholdMethod method, double cap) {
-  check(stats.num_finite() > 0, kOp, "layers with at least one finite value", "one with none");
+  check(stats.num_finite() > 0, kOp, "layers with at least one finite value", "a layer without");
   Layer layer;
   layer.count = static_cast<double>(stats.num_finite());
   layer.zeros = stats.zero_fraction;

@@ -201,7 +201,7 @@ std::vector<std::size_t> choose_nodes(const StepMesh& mesh, std::size_t num_cell
   Moments cell;
   for (std::size_t edge = 1; edge < mesh.panels.size(); ++edge) {
     cell = merge(cell, mesh.panels[edge - 1]);
-    // The spread of the cell with the next panel, not the sum of theirs: so a jump that nobody
+    // The spread of the cell with the next panel, not the sum of theirs: so a jump that was not
     // declared, and that bisection has driven between two panels, separates cells too.
     if (mesh.jumps[edge] || variation(mesh, merge(cell, mesh.panels[edge])) > quota) {
       nodes.push_back(edge);

@@ -19,7 +19,7 @@ struct Moments {
   double spread = 0;
 };
 
-// Of two adjacent stretches together (Chan's update).
+// The moments of two adjacent stretches together (Chan's update).
 inline Moments merge(const Moments& a, const Moments& b) {
   if (!(b.mass > 0)) return a;
   if (!(a.mass > 0)) return b;

@@ -73,7 +73,7 @@ void check_arguments(const StepTarget& target, int bits, double low, double high
   check(bits >= 1 && bits <= 5, kOp, "1 to 5 bits", bits);
   check(std::isfinite(low) && std::isfinite(high) && low < high && std::isfinite(high - low), kOp,
         "a finite interval with low < high", low, " .. ", high);
-  check(target.derivative != nullptr, kOp, "a derivative", "an empty function");
+  check(target.derivative != nullptr, kOp, "a function as derivative", "an empty std::function");
   for (const double at : target.breaks) check(std::isfinite(at), kOp, "finite breaks", at);
 }
 
@@ -139,7 +139,7 @@ StepWeight parse_step_weight(std::string_view name) {
 StepTable optimal_steps(const StepTarget& target, int bits, double low, double high,
                         const std::function<double(double)>& weight) {
   check_arguments(target, bits, low, high);
-  check(weight != nullptr, kOp, "a weight", "an empty function");
+  check(weight != nullptr, kOp, "a function as weight", "an empty std::function");
   if (target.even) check_even(target, low, high);
   const Problem problem = target.even
                               ? fold(target, low, high, weight)

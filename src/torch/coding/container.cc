@@ -26,9 +26,9 @@ struct Columns {
   Numbers num_dims, lengths, offsets, payload_bytes, value_bytes;
 };
 
-// Every payload is compared with the index by its header; its checksum is left to whoever decodes
-// it. Names, types, numbers of dimensions, all shapes one after the other, offsets and sizes of the
-// payloads, sizes of the tensors. An index that takes more than max_bytes and 64 KiB is refused.
+// Every payload is compared with the index by its header; the decoder checks its checksum.
+// Returns names, types, numbers of dimensions, all shapes one after the other, offsets and sizes of
+// the payloads, sizes of the tensors. An index of more than max_bytes and 64 KiB is refused.
 std::tuple<Names, Names, Numbers, Numbers, Numbers, Numbers, Numbers> container_index_cpu(
     const at::Tensor& file, std::int64_t max_bytes) {
   check(file.scalar_type() == at::kByte && file.dim() == 1, "load",

@@ -17,7 +17,7 @@ inline int small_int(std::int64_t value) {
   return static_cast<int>(std::clamp<std::int64_t>(value, -1, 99));
 }
 
-// Throws InvalidArgument for names and formats that there are not.
+// Throws InvalidArgument for unknown names and formats.
 inline EncodeOptions encode_options(std::string_view kind, std::int64_t bits,
                                     std::int64_t exponent_bits, std::int64_t mantissa_bits,
                                     std::string_view survivors, std::string_view coder,

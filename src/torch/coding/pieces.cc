@@ -27,8 +27,8 @@ TensorView flat_view(DType dtype, std::int64_t length, const void* data = nullpt
 }
 
 DType check_pieces(const char* op, at::TensorList pieces, std::size_t num_plain) {
-  check(num_plain == pieces.size(), op, "plain to say of every piece whether it is", num_plain,
-        " for ", pieces.size(), " pieces");
+  check(num_plain == pieces.size(), op, "one flag in plain for every piece", num_plain,
+        " flags for ", pieces.size(), " pieces");
   for (const at::Tensor& piece : pieces) {
     check(piece.dim() == 1 && piece.is_contiguous(), op, "contiguous pieces of one dimension",
           piece.dim(), " dimensions", piece.is_contiguous() ? "" : ", not contiguous");

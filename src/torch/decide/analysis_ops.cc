@@ -155,7 +155,7 @@ std::tuple<std::int64_t, std::int64_t> best_format_op(std::int64_t bits, double 
     case SplitMethod::kEmpirical:
       break;
   }
-  throw_invalid("best_format", "TensorStats for the method empirical", "a deviation");
+  throw_invalid("best_format", "TensorStats for the method empirical", "a standard deviation");
 }
 
 ErrorMeasure parse_error(std::string_view name) {

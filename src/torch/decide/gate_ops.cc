@@ -1,4 +1,4 @@
-// The state of a gate, made, read and changed by name: whoever holds its tensors (Python) knows
+// The state of a gate, made, read and changed by name: the holder of its tensors (Python) knows
 // neither their layout nor a default.
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -145,7 +145,9 @@ Names choices(std::string_view what) {
   if (what == "scale") return names_of(scale_method_name);
   if (what == "rounding") return names_of(rounding_name);
   if (what == "underflow") return names_of(underflow_name);
-  throw_invalid("choices", "something that there is a choice of", what);
+  throw_invalid("choices",
+                "kind, threshold method, allocation, split method, scale, rounding or underflow",
+                what);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // gradient_gate: the identity forward; in backward the gradient goes through compress_gradient.
 //
-// Eager mode copies neither the activation (forward returns an alias) nor, where nobody else holds
+// Eager mode copies neither the activation (forward returns an alias) nor, where nothing else holds
 // it, the gradient (backward works in place). A compiled graph sees an aten.alias and the
 // functional backward op. The gate itself is never in a compiled graph: its autograd kernel is
 // traced through.

@@ -30,7 +30,7 @@ GateState read_saved_plan(const at::Tensor& saved) {
   const double *found = saved.const_data_ptr<double>(), *expected = again.const_data_ptr<double>();
   for (std::int64_t i = 0; i < kPlanSize; ++i)
     if (found[i] != expected[i])
-      throw_invalid(kLoadGate, "a plan that a gate wrote as saved_plan", "one with ",
+      throw_invalid(kLoadGate, "saved_plan to be the plan of a gate, unchanged", "one with ",
                     plan_field_names()[static_cast<std::size_t>(i)], " = ", found[i]);
   return gate;
 }

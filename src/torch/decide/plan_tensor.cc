@@ -16,7 +16,7 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-// Reads fields, and refuses a value that no one wrote.
+// Reads fields, and refuses values that write_plan() does not write.
 class PlanReader {
  public:
   PlanReader(const at::Tensor& plan, std::string_view op, const char* name)
@@ -41,7 +41,7 @@ class PlanReader {
     return fields_[field] != 0;
   }
 
-  // Of exponent bits and, behind them, mantissa bits; 0 of the first: none.
+  // A format from its exponent bits and, in the next field, mantissa bits; 0 exponent bits: none.
   std::optional<FloatFormat> format(std::int64_t field) const {
     if (fields_[field] == 0) return std::nullopt;
     return FloatFormat(one_of<int>(field, 7, "number of exponent bits"),
@@ -207,7 +207,7 @@ GateState begin_pass(const at::Tensor& plan, const char* op, const char* name) {
 void end_pass(const GateState& gate, const at::Tensor& plan) {
   const auto lock = lock_plans();
   double* fields = plan.mutable_data_ptr<double>();
-  // Without a schedule it is somebody else's, who may have written it meanwhile.
+  // Without a schedule it is not ours, and set_sparsity may have written it meanwhile.
   if (!gate.options.schedule.empty()) fields[kPlanSparsity] = gate.options.settings.sparsity;
   fields[kPlanDue] = gate.due ? 1 : 0;
   write_in_force(gate.in_force, fields);

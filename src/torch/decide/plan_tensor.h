@@ -22,7 +22,7 @@
 
 namespace slimgrad::torch_ops {
 
-// The order is the layout; plan_field_names() has the names. No one else knows it.
+// The order is the layout; plan_field_names() has the names. No other file knows it.
 enum PlanField : std::int64_t {
   // What the user wants: GateOptions.
   kPlanMinElements,
@@ -92,8 +92,8 @@ bool has_values(const at::Tensor& x, const at::Tensor& state);
 
 void write_plan(const GateState& gate, const at::Tensor& plan);
 
-// Whoever changes a plan or its statistics holds this, from reading to writing; nobody does while a
-// gradient is worked on. One for all plans: it is held for microseconds.
+// Must be held to change a plan or its statistics, from reading to writing, but not while a
+// gradient is treated. One for all plans: it is held for microseconds.
 [[nodiscard]] std::unique_lock<std::recursive_mutex> lock_plans();
 
 // The state for a backward pass, whose number is taken in the plan at once: two threads that pass

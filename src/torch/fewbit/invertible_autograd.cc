@@ -1,6 +1,6 @@
-// The invertible mode of GELU, SiLU and Mish: keeps the output, which the next layer often keeps
-// anyway, and one bit an element. It saves memory exactly where the output is kept by somebody else
-// too, such as a linear layer behind; where nobody else keeps it, it costs a bit more than torch.
+// The invertible mode of GELU, SiLU and Mish saves the output, which the next layer often saves
+// anyway, and one bit per element. It needs less memory exactly where another layer saves the
+// output too, such as a linear layer behind; elsewhere it costs a bit more than torch.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>

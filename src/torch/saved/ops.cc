@@ -45,8 +45,11 @@ void check_restored(const char* op, const at::Tensor& packed, at::ScalarType exp
 
 void check_words(const at::Tensor& packed, const c10::SymInt& num_values,
                  const saved::Format& format) {
-  check(packed.sym_numel() == num_saved_words(num_values, format), "unpack_saved",
-        "as many words as so many values have with these bits and groups", packed.sym_numel());
+  const c10::SymInt num_words = num_saved_words(num_values, format);
+  check(packed.sym_numel() == num_words, "unpack_saved",
+        "the size, bits and group that were given to pack_saved", packed.sym_numel(),
+        " packed words, where ", num_values, " values at these bits and this group take ",
+        num_words);
 }
 
 // Memory that the next result of the same size gets again: a backward pass unpacks tensor after
@@ -68,8 +71,10 @@ void check_saved_options(const SavedOptions& options, const char* op) {
     saved_format(op, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest");
     return;
   }
-  check(options.group == 0, op, "no group with bits = 0", options.group);
-  check(options.is_stochastic, op, "no rounding to the nearest with bits = 0", "one");
+  check(options.group == 0, op, "group = 0 with bits = 0, which stores values exactly",
+        options.group);
+  check(options.is_stochastic, op,
+        "stochastic rounding (the default) with bits = 0, which stores values exactly", "nearest");
 }
 
 at::Tensor pack_saved_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t group,
@@ -189,7 +194,7 @@ std::vector<std::int64_t> restored_strides(const at::Tensor& x) {
 
 namespace {
 
-// From now on `holder._version` is that of `of`, without holding its memory: so whoever packs a
+// From now on `holder._version` is that of `of`, without holding its memory: so code that packs a
 // tensor can say later whether it was changed in place since, as torch does for what it saves.
 void share_version(at::Tensor holder, const at::Tensor& of) {
   check(!of.is_inference() && !holder.is_inference(), "share_version",

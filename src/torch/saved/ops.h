@@ -19,7 +19,7 @@ at::Tensor pack_saved_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t g
                           std::string_view rounding, std::int64_t seed, std::int64_t number);
 at::Tensor unpack_saved_cpu(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
                             at::ScalarType dtype, std::int64_t bits, std::int64_t group);
-// Of the words of pack_saved.
+// The number of bad groups (formats/saved.h) in the words of pack_saved.
 std::int64_t saved_bad_groups(const at::Tensor& packed);
 
 // Empty if it would save too little. only_masks: and for all but those whose values are 0 or one

@@ -69,7 +69,7 @@ std::vector<std::string> load_sparse_choice(const at::Tensor& choice, const at::
   }
   double* const ours = choice.mutable_data_ptr<double>();
   const double* const theirs = here.const_data_ptr<double>();
-  // Timing goes on as long as somebody here asks for it; one that a state was saved in is over.
+  // Timing goes on as long as this process asks for it; one that a state was saved in is over.
   std::copy(theirs + torch_ops::kChoiceProducts, theirs + torch_ops::kChoiceSize,
             ours + torch_ops::kChoiceProducts);
   const bool always = ours[torch_ops::kChoiceAlways] != 0;

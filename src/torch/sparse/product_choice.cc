@@ -16,13 +16,13 @@ bool is_one_of(double value, std::int64_t count) {
   return value >= 0 && value < static_cast<double>(count) && value == std::floor(value);
 }
 
-// Of one product: names the first value that no one can have written.
+// Checks the fields of one product; the error names the first value that is never written.
 void check_fields(const double* fields, const char* op, const char* name) {
   constexpr std::int64_t kManyTrials = std::int64_t{1} << 40;
   const auto check_value = [&](ChoiceField field, const char* expected, bool holds) {
     if (!holds) throw_invalid(op, std::string("in ") + name + " " + expected, fields[field]);
   };
-  check_value(kChoicePinned, "a way of 0 to 3", is_one_of(fields[kChoicePinned], 4));
+  check_value(kChoicePinned, "a way from 0 to 3", is_one_of(fields[kChoicePinned], 4));
   check_value(kChoiceBy, "a decision by 0, 1 or 2", is_one_of(fields[kChoiceBy], 3));
   check_value(kChoiceBreakEven, "a break-even sparsity from 0 to 1",
               fields[kChoiceBreakEven] >= 0 && fields[kChoiceBreakEven] <= 1);

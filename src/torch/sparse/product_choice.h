@@ -4,7 +4,7 @@
 // That is found once, in the first backward pass in which the product could be sparse, from the
 // shape, layout and type of the tensors and the constants of arrays/sparse/cost.h, never from a
 // clock or the number of threads, and is state from then on: another batch size does not change
-// it, and a resumed run does as the interrupted one did. Who wants the clock turns timing on for
+// it, and a resumed run does as the interrupted one did. Timing by the clock is switched on for
 // some backward passes; both ways then run, and the break-even follows from their best times. And
 // the user may set a way by hand.
 #ifndef SLIMGRAD_TORCH_SPARSE_PRODUCT_CHOICE_H_
@@ -24,13 +24,13 @@ namespace slimgrad::torch_ops {
 // What a backward pass does. Both: to time them; the sparse result counts.
 enum class Way : std::int64_t { kDense, kSparse, kBoth };
 
-// The order is the layout of the tensor; no one else knows it.
+// The order is the layout of the tensor; no other file knows it.
 enum ChoiceField : std::int64_t {
   kChoiceAlways,    // what the user wants, 1: sparse even where dense is faster. The rest is state:
   kChoiceTiming,    // 1: backward passes time both ways
   kChoiceProducts,  // then for each product:
   kChoicePinned = 0,  // 1 + SparseWay that was set by hand; 0: none was, and `always` says
-  kChoiceBy,          // ChosenBy, of the break-even: nobody, model or timing
+  kChoiceBy,          // ChosenBy, of the break-even: none, model or timing
   kChoiceBreakEven,
   kChoiceLast,      // 1: the last backward pass, timed ones apart, was sparse
   kChoiceTrials,    // of the timing; then its best seconds:
@@ -44,7 +44,7 @@ enum ChoiceField : std::int64_t {
 class ProductChoice {
  public:
   // Throws InvalidArgument, in the name of `op`, for a tensor, which the error calls `name`, of
-  // another type, size, device or layout, and for values that no one wrote.
+  // another type, size, device or layout, and for values that are never written.
   ProductChoice(const at::Tensor& choice, Product product, const char* op,
                 const char* name = "choice");
 

@@ -19,18 +19,19 @@ struct Case {
 struct Lists {
   std::vector<float> values;
   std::vector<std::int32_t> offsets;
-  std::vector<std::int64_t> marks;
+  std::vector<std::int64_t> starts;
 };
 
 constexpr std::int32_t kColumnStep = 3, kRowStep = -1000;
-constexpr std::int64_t kFirstMark = 5;  // Lists may begin anywhere.
+constexpr std::int64_t kFirstStart = 5;  // Lists may begin anywhere.
 
 // Pruned by the specification of apply(), then gone through one by one.
 template <typename T>
 Lists expected_lists(const LoopTreatment& treatment, const std::vector<T>& values, const Case& c,
                      std::int64_t first, std::int64_t last) {
   const std::vector<T> pruned = pruned_values(treatment, values, c.first_index);
-  Lists lists{std::vector<float>(kFirstMark), std::vector<std::int32_t>(kFirstMark), {kFirstMark}};
+  Lists lists{
+      std::vector<float>(kFirstStart), std::vector<std::int32_t>(kFirstStart), {kFirstStart}};
   for (std::int64_t row = 0; row < c.rows; ++row) {
     for (std::int64_t column = first; column < last; ++column) {
       const std::uint32_t bits =
@@ -40,7 +41,7 @@ Lists expected_lists(const LoopTreatment& treatment, const std::vector<T>& value
       lists.offsets.push_back(
           static_cast<std::int32_t>((column - first) * kColumnStep + row * kRowStep));
     }
-    lists.marks.push_back(static_cast<std::int64_t>(lists.values.size()));
+    lists.starts.push_back(static_cast<std::int64_t>(lists.values.size()));
   }
   return lists;
 }
@@ -56,23 +57,23 @@ void expect_lists(const LoopTreatment& treatment, const std::vector<T>& values, 
       const std::int64_t first = c.block_starts[b];
       const std::int64_t last = b + 1 < found.size() ? c.block_starts[b + 1] : c.columns;
       const auto room =
-          static_cast<std::size_t>(kFirstMark + c.rows * (last - first)) + kCompactSlack;
+          static_cast<std::size_t>(kFirstStart + c.rows * (last - first)) + kCompactSlack;
       found[b] = {std::vector<float>(room), std::vector<std::int32_t>(room),
                   std::vector<std::int64_t>(static_cast<std::size_t>(c.rows) + 1)};
-      found[b].marks[0] = kFirstMark;
+      found[b].starts[0] = kFirstStart;
       blocks.push_back({.first_column = first,
                         .num_columns = last - first,
                         .column_step = kColumnStep,
                         .row_offsets = row_offsets.data(),
                         .values = found[b].values.data(),
                         .offsets = found[b].offsets.data(),
-                        .marks = found[b].marks.data()});
+                        .starts = found[b].starts.data()});
     }
     compact_rows<T>(treatment, {values.data(), c.rows, c.columns, c.first_index}, blocks);
     for (std::size_t b = 0; b < found.size(); ++b) {
       const Lists expected = expected_lists(treatment, values, c, blocks[b].first_column,
                                             blocks[b].first_column + blocks[b].num_columns);
-      ASSERT_EQ(found[b].marks, expected.marks) << target << ", block " << b;
+      ASSERT_EQ(found[b].starts, expected.starts) << target << ", block " << b;
       found[b].values.resize(expected.values.size());
       found[b].offsets.resize(expected.offsets.size());
       EXPECT_EQ(bits_of(found[b].values), bits_of(expected.values)) << target << ", block " << b;
@@ -149,7 +150,7 @@ TYPED_TEST(CompactRows, TakesStretchesOfRowsAndOffsetsOfColumns) {
         const auto room = static_cast<std::size_t>(c.rows * c.columns) + kCompactSlack;
         std::vector<float> found(room);
         std::vector<std::int32_t> offsets(room);
-        std::vector<std::int64_t> marks(static_cast<std::size_t>(c.rows) + 1);
+        std::vector<std::int64_t> starts(static_cast<std::size_t>(c.rows) + 1);
         const CompactBlock block{.first_column = 0,
                                  .num_columns = c.columns,
                                  .column_step = 0,
@@ -157,10 +158,10 @@ TYPED_TEST(CompactRows, TakesStretchesOfRowsAndOffsetsOfColumns) {
                                  .row_offsets = row_offsets.data(),
                                  .values = found.data(),
                                  .offsets = offsets.data(),
-                                 .marks = marks.data()};
+                                 .starts = starts.data()};
         compact_rows<TypeParam>(
             treatment, {values.data(), c.rows, c.columns, first_index, c.stride}, {&block, 1});
-        ASSERT_EQ(marks.back(), static_cast<std::int64_t>(expected.size())) << target;
+        ASSERT_EQ(starts.back(), static_cast<std::int64_t>(expected.size())) << target;
         found.resize(expected.size());
         offsets.resize(expected.size());
         EXPECT_EQ(bits_of(found), bits_of(expected)) << target;

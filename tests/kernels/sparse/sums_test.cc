@@ -16,16 +16,16 @@ constexpr std::int64_t kDisplacement = 1000;  // Offsets are below zero too.
 struct Problem {
   std::vector<float> values, dense = std::vector<float>(kDense);
   std::vector<std::int32_t> offsets;
-  std::vector<std::int64_t> marks = {0};
+  std::vector<std::int64_t> starts = {0};
 
   SurvivorArrays survivors() const { return {values.data(), offsets.data()}; }
-  std::int64_t num_lists() const { return static_cast<std::int64_t>(marks.size()) - 1; }
+  std::int64_t num_lists() const { return static_cast<std::int64_t>(starts.size()) - 1; }
 
   // What list l adds to a column of a sum, `displaced` in dense.
   double total(std::int64_t l, std::int64_t displaced) const {
     double total = 0;
-    for (auto s = static_cast<std::size_t>(marks[static_cast<std::size_t>(l)]);
-         s < static_cast<std::size_t>(marks[static_cast<std::size_t>(l) + 1]); ++s)
+    for (auto s = static_cast<std::size_t>(starts[static_cast<std::size_t>(l)]);
+         s < static_cast<std::size_t>(starts[static_cast<std::size_t>(l) + 1]); ++s)
       total += static_cast<double>(values[s]) *
                static_cast<double>(dense[static_cast<std::size_t>(offsets[s] + displaced)]);
     return total;
@@ -44,7 +44,7 @@ Problem make_problem(std::int64_t reach) {
       const auto place = static_cast<std::int64_t>(random() % (kDense - reach));
       p.offsets.push_back(static_cast<std::int32_t>(place - kDisplacement));
     }
-    p.marks.push_back(static_cast<std::int64_t>(p.values.size()));
+    p.starts.push_back(static_cast<std::int64_t>(p.values.size()));
   }
   return p;
 }
@@ -68,8 +68,8 @@ void expect_lists(const SumShape& shape, std::int64_t out_step, bool accumulate)
       }
   for_each_target([&](const char* target) {
     std::vector<float> out(size, 7.0f);
-    sum_lists(shape, {p.survivors(), p.marks.data(), p.num_lists()}, p.dense.data() + kDisplacement,
-              out.data(), out_step, accumulate);
+    sum_lists(shape, {p.survivors(), p.starts.data(), p.num_lists()},
+              p.dense.data() + kDisplacement, out.data(), out_step, accumulate);
     expect_near(out, expected, target);
   });
 }
@@ -95,7 +95,7 @@ TEST(SumReaches, EqualsPlainLoopsForEveryWidth) {
     for (const bool accumulate : {false, true}) {
       SCOPED_TRACE(testing::Message() << eights << " eights");
       const Problem p = make_problem(8 * eights + 16);
-      const std::vector<ListLine> lines = {{p.marks.data(), 3}, {p.marks.data() + 6, 5}};
+      const std::vector<ListLine> lines = {{p.starts.data(), 3}, {p.starts.data() + 6, 5}};
       std::vector<double> expected(reaches.size() * kOut, 7.0);
       for (std::size_t r = 0; r < reaches.size(); ++r)
         for (int column = 0; column < 8 * eights; ++column) {

@@ -152,12 +152,12 @@ def test_lies_in_the_index(tmp_path):
         if works:
             assert torch.equal(sg.load(file)["a"], torch.tensor([1.0, -2.0]))
         else:
-            with pytest.raises(sg.PayloadError, match="not what the index says"):
+            with pytest.raises(sg.PayloadError, match="than the index says"):
                 sg.load(file)
     twice = entry % (b"F32", b"2", len(payload))
     with pytest.raises(sg.PayloadError, match="same name"):
         sg.load(container(index % (twice + b"," + twice), 2 * payload))
-    with pytest.raises(sg.PayloadError, match="no encoder writes"):
+    with pytest.raises(sg.PayloadError, match="the index is invalid"):
         sg.load(container(b"[" * 60_000))
     odd = bytes(sg.encode(torch.zeros(3, dtype=torch.int8)).tolist())
     file = container(index % (entry % (b"F6_E2M3", b"4", len(odd))), odd)

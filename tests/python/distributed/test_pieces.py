@@ -165,7 +165,7 @@ def test_misuse_is_refused():
     payload = coded([x], codec)[1]
     with pytest.raises(ValueError, match=r"expected sums of type float32"):
         decode_frame(payload, [x.half()], [False], codec, torch.float32, add=True)
-    with pytest.raises(ValueError, match=r"expected plain to say of every piece"):
+    with pytest.raises(ValueError, match=r"expected one flag in plain for every piece"):
         decode_frame(payload, [x], [], codec, torch.float32)
     with pytest.raises(ValueError, match=r"does not require a gradient"):
         encode_frame([Piece(x.clone().requires_grad_(), False, 0)], codec, room)

@@ -163,7 +163,10 @@ def test_sharing_a_version_says_what_it_changes():
         (lambda x: packed(x, 8, 48), "expected group to be 16, 32, 64, 128, 256 or 512, got 48"),
         (lambda x: packed(x, rounding="up"), "expected rounding to be one of stochastic, nearest"),
         (lambda x: packed(x.requires_grad_()), "does not require a gradient"),
-        (lambda x: restored(packed(x), x, 4), r"\[unpack_saved\] expected as many words"),
+        (
+            lambda x: restored(packed(x), x, 4),
+            r"\[unpack_saved\] expected the size, bits and group",
+        ),
         (lambda x: restored(packed(x).long(), x), "one-dimensional Int tensor"),
         (
             lambda x: ops.unpack_saved(packed(x), [100], [2], torch.float32, 8, 0),

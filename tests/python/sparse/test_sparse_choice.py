@@ -182,7 +182,7 @@ def test_small_gradients_are_dense():
     [
         (0, 2, "in choice always to be 0 or 1, got 2"),
         (1, 2, "in choice timing to be 0 or 1, got 2"),
-        (2, 7, "in choice a way of 0 to 3, got 7"),
+        (2, 7, "in choice a way from 0 to 3, got 7"),
         (3, 3, "in choice a decision by 0, 1 or 2, got 3"),
         (4, -0.1, "in choice a break-even sparsity from 0 to 1, got -0.1"),
         (4, float("nan"), "in choice a break-even sparsity from 0 to 1, got nan"),

@@ -1,10 +1,10 @@
-// Eight vectors of eight lanes as the rows of a square, turned. For one CPU target; included once
-// per target, in every pass but the last: the guard below counts passes.
-#if defined(SLIMGRAD_KERNELS_SPARSE_TURN_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SLIMGRAD_KERNELS_SPARSE_TURN_INL_H_
-#undef SLIMGRAD_KERNELS_SPARSE_TURN_INL_H_
+// Eight vectors of eight lanes as the rows of a square, transposed. For one CPU target; included
+// once per target, in every pass but the last: the guard below counts passes.
+#if defined(SLIMGRAD_KERNELS_SPARSE_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SLIMGRAD_KERNELS_SPARSE_TRANSPOSE_INL_H_
+#undef SLIMGRAD_KERNELS_SPARSE_TRANSPOSE_INL_H_
 #else
-#define SLIMGRAD_KERNELS_SPARSE_TURN_INL_H_
+#define SLIMGRAD_KERNELS_SPARSE_TRANSPOSE_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -17,7 +17,7 @@ namespace HWY_NAMESPACE {
 
 // Pairs, then pairs of pairs inside 128-bit blocks, then blocks. D: eight lanes of 32 bits.
 template <class D>
-HWY_INLINE void turn(D d, hwy::HWY_NAMESPACE::Vec<D> (&rows)[8]) {
+HWY_INLINE void transpose_square(D d, hwy::HWY_NAMESPACE::Vec<D> (&rows)[8]) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::RepartitionToWide<hn::RebindToUnsigned<D>> wide;
   hn::Vec<D> pairs[8], fours[8];
