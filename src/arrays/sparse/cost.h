@@ -1,5 +1,5 @@
 // What a product of a layer's backward pass should cost, sparsely and densely: a model of few terms
-// with constants that ship with the library (sparse_cost.cc has them and how they were found). It
+// with constants that ship with the library (cost.cc has them and how they were found). It
 // sees shapes, layout and type, never a clock or the number of threads: both ways use threads
 // alike.
 //

@@ -1,4 +1,4 @@
-// The functions of apply_plan.h on vectors, for one CPU target. Included once per target.
+// The functions of loop_treatment.h on vectors, for one CPU target. Included once per target.
 //
 // Vectors have at most eight lanes, which is what a tile of draws is laid out for.
 #if defined(SLIMGRAD_KERNELS_APPLY_APPLY_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -65,8 +65,8 @@ void call_backward_inplace(at::Tensor& grad, const at::Tensor& codes, at::ArrayR
 
 // ---- autograd ----------------------------------------------------------------------------------
 
-// The strides of the dense tensor whose storage order the codes of y have (fewbit_ops.h): an output
-// of its own has them already; y may have holes where it was written in place, into a slice.
+// The strides of the dense tensor whose storage order the codes of y have (torch/fewbit/ops.h): an
+// output of its own has them already; y may have holes where it was written in place, into a slice.
 std::vector<c10::SymInt> strides_of_codes(const at::Tensor& y) {
   if (y.is_non_overlapping_and_dense()) return y.sym_strides().vec();
   return at::empty_like(y, y.options().device(at::kMeta)).sym_strides().vec();
