@@ -10,7 +10,7 @@ import torch.distributed as dist
 from .engine import Engine
 
 # That the end of a process waits for the threads of its engines.
-_END_SECONDS = 2.0
+_END_SECONDS = 10.0
 
 _engines: dict[str, Engine] = {}
 _engines_lock = threading.Lock()
