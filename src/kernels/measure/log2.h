@@ -18,8 +18,9 @@ namespace slimgrad::kernels {
 
 inline constexpr double kLog2Unit = 0x1p-23;
 inline constexpr double kLog2Error = 3.5e-7;
+// Modulo 2^32, as the vectors subtract: that of subnormals is above the largest int32.
 inline constexpr std::int32_t kLog2Bias = 127 << 23;
-inline constexpr std::int32_t kLog2BiasOfSubnormals = (127 + 149) << 23;
+inline constexpr auto kLog2BiasOfSubnormals = static_cast<std::int32_t>((127u + 149u) << 23);
 
 inline constexpr float kLog2Bend[] = {0x1.5c01f8p+21f,  -0x1.38f940p+20f, 0x1.3acf92p+19f,
                                       -0x1.507c2ep+18f, 0x1.9e90dap+17f,  -0x1.f25f42p+16f};
@@ -33,10 +34,16 @@ constexpr float log2_bend(std::uint32_t bits) {
   return (odd * u + even) * (0.25f - v);
 }
 
-// A magnitude as the bits of a normal float, and its bias: log2 = (bits - bias + bend) 2^-23.
+// A magnitude as the bits of a normal float, and its bias: log2 = (whole() + bend) 2^-23.
 // A subnormal is an integer times 2^-149, and that integer is a normal float.
 struct Log2Bits {
   std::int32_t bits, bias;
+
+  // bits - bias, which fits an int32 although the bias may not.
+  constexpr std::int32_t whole() const {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(bits) -
+                                     static_cast<std::uint32_t>(bias));
+  }
 };
 
 // REQUIRES: 0 < bits < kInfinityBits.

@@ -159,9 +159,9 @@ struct PlainKernels {
       } else if (bits == 0) {
         ++all.num_zeros;
       } else {
-        const auto [normal, bias] = log2_bits(bits);
-        const float bend = log2_bend(static_cast<std::uint32_t>(normal));
-        const double logarithm = static_cast<double>(normal - bias) + static_cast<double>(bend);
+        const Log2Bits normal = log2_bits(bits);
+        const float bend = log2_bend(static_cast<std::uint32_t>(normal.bits));
+        const double logarithm = static_cast<double>(normal.whole()) + static_cast<double>(bend);
         const double magnitude = magnitude_value(bits);
         all.log[lane] += logarithm;
         all.log_square[lane] += logarithm * logarithm;

@@ -31,9 +31,9 @@ constexpr double to_double(WideInteger x) {
 // log2 in units of 2^-23, rounded to nearest: below 2^31 in magnitude.
 // REQUIRES: 0 < bits < kInfinityBits.
 constexpr std::int32_t log2_in_fixed_point(std::uint32_t bits) {
-  const auto [normal, bias] = log2_bits(bits);
-  const float bend = log2_bend(static_cast<std::uint32_t>(normal));
-  return normal - bias + static_cast<std::int32_t>(bend + 0.5f);
+  const Log2Bits normal = log2_bits(bits);
+  const float bend = log2_bend(static_cast<std::uint32_t>(normal.bits));
+  return normal.whole() + static_cast<std::int32_t>(bend + 0.5f);
 }
 
 struct SampleSums {
