@@ -98,7 +98,7 @@ def test_refuses_what_is_no_checkpoint(tmp_path):
     assert done.returncode == 2 and "no checkpoint in" in done.stderr
     assert run(*command, "--stop-after-steps", "2").returncode == 3
     done = run(*command)  # would write over it
-    assert done.returncode == 2 and "go on with --resume, or remove it" in done.stderr
+    assert done.returncode == 2 and "continue it with --resume, or remove it" in done.stderr
     whole = (tmp_path / "run1.checkpoint").read_bytes()
     (tmp_path / "out").write_text("")
     done = run(*command, "--resume")
