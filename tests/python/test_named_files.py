@@ -32,5 +32,6 @@ def test_files_that_comments_name_are_there():
 def test_the_check_sees_a_stale_name():
     there = ["src/kernels/apply/apply.h", "docs/maths.md"]
     assert missing("int x;  // see apply.h and kernels/apply/apply.h\n", there) == []
-    assert missing("// docs/maths.md, apply_plan.h\n", there) == ["apply_plan.h"]
+    stale = "apply_plan" + ".h"  # in two parts, because this file is read, too
+    assert missing(f"// docs/maths.md, {stale}\n", there) == [stale]
     assert missing('#include "base/none.h"\n', there) == []
