@@ -62,7 +62,7 @@ void ProductChoice::decide(ProductCost predicted) {
   // dense products of a convolution in one call, which lays its tensors out once, so a product that
   // becomes sparse saves less than its price; and the constants are those of one machine. With 1
   // instead, a ResNet-20 and a ResNet-18 pruned to 0.4 took 1.1 to 1.3 of a plain step on another
-  // machine, with 0.75 1.01 to 1.03; at higher sparsities no network got slower.
+  // machine, with 0.75 1.01 to 1.03; at higher sparsities neither got slower.
   constexpr double kWorthwhile = 0.75;
   predicted.dense *= kWorthwhile;
   decide(predicted, ChosenBy::kModel);
