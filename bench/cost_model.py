@@ -39,6 +39,7 @@ SPARSITIES = (0.4, 0.6, 0.8, 0.95)
 LAYOUTS = ("channels-last", "contiguous")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FLOAT16_PRODUCTS = 1 << 27  # larger layers are left out: dense, they take very long
+WORTHWHILE = 0.75  # kWorthwhile of src/torch/sparse/product_choice.cc
 SWEEPS = 2  # over everything, so that a slow minute of the machine spoils none of them
 SECONDS, MIN_ROUNDS = 0.06, 2  # of a sweep, for the alternatives of one product
 
@@ -153,7 +154,7 @@ def losses(rows: list[dict], predict) -> dict[tuple, list[float]]:
         key = (row["network"], row["dtype"], row["layout"])
         dense, compress, multiply = predict(row)
         for i, (sparsity, sparse_ms) in enumerate(zip(SPARSITIES, row["sparse_ms"], strict=True)):
-            is_sparse = compress + (1 - sparsity) * multiply <= dense
+            is_sparse = compress + (1 - sparsity) * multiply <= WORTHWHILE * dense
             chosen[key][i] += row["count"] * (sparse_ms if is_sparse else row["dense_ms"])
             better[key][i] += row["count"] * min(sparse_ms, row["dense_ms"])
     return {

@@ -7,12 +7,12 @@ from .gradients import Prune, Quantize
 # Below this cosine more than half of what is left of a gradient is noise: its square is the share
 # of the squared length that points where the gradient did.
 LEAST_COSINE = 0.7
-# Of rounding alone: values are then off by half of themselves, on average.
+# The relative error of rounding alone: beyond it values are off by half of themselves on average.
 LARGEST_RELATIVE_ERROR = 0.5
-# Of the sum of a gradient, over the sum of its magnitudes. Stochastic rounding moves it by noise
+# The bias of a gradient's sum over the sum of magnitudes. Stochastic rounding moves it by noise
 # alone, which is larger than this in layers with few large values; so only others are told.
 LARGEST_BIAS = 0.05
-# Of the zeros of all layers together, below what an allocation was to spread: more than sampling.
+# How far the zeros of all layers may fall short of an allocation: more than sampling explains.
 LARGEST_SHORTFALL = 0.02
 
 

@@ -11,7 +11,7 @@ from ..tensors.formats import FloatFormat, as_format
 
 PRODUCTS = ("weight", "input")  # of a layer's backward pass: for the gradient of each
 
-# Of a sparse backward pass, if the user names none: noise in the weight's gradient stays in its
+# The defaults of a sparse backward pass: noise in the weight's gradient stays in its
 # layer, noise in the input's runs through all layers before it (docs/results.md has the times to an
 # accuracy that this was chosen by).
 DEFAULT_WEIGHT_SPARSITY = 0.9

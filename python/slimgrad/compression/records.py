@@ -13,7 +13,7 @@ from ..tensors.stats import _COUNTS, _NUMBERS, TensorStats
 BINS_PER_OCTAVE = 8
 SCHEMA = 1
 LAWS = ("normal", "lognormal", "gennorm")
-# As many values as the trainer fits, and as are made of a histogram for a fit.
+# The number of values that a law is fitted to, as in the trainer, or drawn from a histogram for it.
 FITTED_VALUES = 1 << 17
 
 

@@ -29,7 +29,7 @@ Log = str | os.PathLike | TextIO | Any  # a path, a file, or a SummaryWriter
 
 # What a user may know beside it, in an ``epoch`` line.
 METRICS = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "seconds", "rate")
-# Of a config line: what may differ where a run goes on.
+# Fields of a config line that may differ where a run goes on.
 _MAY_DIFFER = ("version", "machine")
 # What a config line says of activations and saved tensors that are torch's own.
 _PLAIN = "torch"

@@ -121,7 +121,7 @@ def _table(report: Mapping[str, Row], width: int, prunes: bool) -> list[str]:
     room, shown = width, {}
     left_out: list[str] = []
     for head, cell in _columns(rows, prunes).items():
-        # Of a layer without a backward pass there is nothing to say but that.
+        # A layer without a backward pass has only its number of calls.
         texts = [head, *(cell(row) if row["calls"] or head == "calls" else "-" for row in rows)]
         size = 1 + max(len(text) for text in texts)
         # A column that does not fit ends the table.

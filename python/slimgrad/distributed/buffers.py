@@ -8,7 +8,7 @@ import torch
 
 # Buffers are handed out in multiples of this, so that frames of nearly the same size share them.
 _STEP = 1 << 20
-# Of addresses: of a buffer that holds a coded frame a seventh or so was ever written.
+# Bytes of address space: about a seventh of a buffer with a coded frame is ever written.
 _MOST_CACHED = 1 << 30
 
 

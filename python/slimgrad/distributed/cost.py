@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Of the shorter one of wire and work, what a phase pays on top of the longer; 1: no overlap. From
+# What a phase pays of the shorter of wire and work on top of the longer; 1: no overlap. From
 # measured steps: docs/distributed_cost.md has them beside the predictions.
 UNCOVERED = 0.5
 

@@ -333,7 +333,7 @@ class Engine:
             if len(self._errors) > 1:
                 return  # the first one waits for the others, or has told all
             if isinstance(error, Lost):
-                # Whoever is gone may have stopped for a reason, which others know.
+                # A rank that is gone may have stopped for a reason, which others know.
                 self._news.wait_for(lambda: self._known_cause() is not None, _FIRST_WORDS)
                 error = self._known_cause() or error
             text = str(error) if isinstance(error, Stopped) else f"[{exchange.op}] {error}"

@@ -93,7 +93,7 @@ class MultiheadAttention(ProjectedAttention):
         return ops.sparse_linear(x, weight, bias, *state.arguments())
 
     def project_in(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        # Of batch_first: one copy for all, instead of one for each product, forward and backward.
+        # With batch_first: one copy for all, instead of one for each product, forward and backward.
         inputs = once_each(torch.Tensor.contiguous, query, key, value)
         each = zip(PROJECTIONS, inputs, self.in_weights(), self.in_biases(), strict=False)
         return tuple(self._project(*one) for one in each)
