@@ -1,4 +1,4 @@
-#include "trainer/run_file.h"
+#include "trainer/records.h"
 
 #include <gtest/gtest.h>
 

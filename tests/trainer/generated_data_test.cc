@@ -1,4 +1,4 @@
-#include "trainer/glyphs.h"
+#include "trainer/generated_data.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/schedule.h"
+#include "trainer/run.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/fake_int4.h"
+#include "trainer/parts.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

@@ -1,13 +1,15 @@
-#include "trainer/lines.h"
+#include "trainer/records.h"
 
 #include <slimgrad/version.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <system_error>
 
-#include "trainer/commit.h"
-#include "trainer/machine.h"
+#include <slimgrad/error.h>
 
 namespace slimgrad::trainer {
 namespace {
@@ -93,14 +95,37 @@ Json json_of_fits(const std::vector<FamilyFit>& fits) {
 
 }  // namespace
 
+RunFile::RunFile(const std::string& path, std::uint64_t keep) : path_(path), bytes_(keep) {
+  if (path.empty()) return;
+  std::error_code error;
+  if (keep > 0) {
+    const std::uint64_t there = std::filesystem::file_size(path, error);
+    if (error || there < keep)
+      throw InvalidArgument(
+          "--out: expected the file that the checkpointed run wrote, got " +
+          (error ? "none" : std::to_string(there) + " bytes of " + std::to_string(keep)) + " at " +
+          path);
+    std::filesystem::resize_file(path, keep, error);
+  }
+  file_.open(path, keep > 0 ? std::ios::app : std::ios::trunc);
+  if (!file_ || error) throw InvalidArgument("--out: cannot write to " + path);
+}
+
+void RunFile::write(const std::string& line) {
+  if (path_.empty()) return;
+  file_ << line << '\n';
+  if (!file_.flush()) throw std::runtime_error("cannot write to " + path_);
+  bytes_ += line.size() + 1;
+}
+
 std::string config_line(const Arguments& arguments, const Run& run, const RunFacts& facts) {
   const TrainingOptions& training = arguments.training;
   const GradientOptions& options = arguments.gradient_options;
   Json json = line("config", run);
   json.update({{"schema", kSchema},
                {"version", SLIMGRAD_VERSION},
-               {"commit", build_commit()},
-               {"machine", machine()}});
+               {"commit", facts.commit},
+               {"machine", facts.machine}});
   json.update({{"model", arguments.model},
                {"parameters", facts.parameters},
                {"norm", arguments.batch_norm ? "batch" : "none"},

@@ -1,19 +1,38 @@
-#include "trainer/progress_line.h"
+#include "trainer/process.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstdio>
+#include <fstream>
+#include <thread>
 #include <utility>
 
 namespace slimgrad::trainer {
+namespace {
 
+// "1:05" for 65 seconds.
 std::string clock_text(double seconds) {
   const auto whole = static_cast<long long>(std::ceil(seconds));
   char text[32];
   std::snprintf(text, sizeof text, "%lld:%02lld", whole / 60, whole % 60);
   return text;
 }
+
+volatile std::sig_atomic_t was_interrupted = 0;
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";  // Arm's kernels name none
+}
+
+}  // namespace
 
 ProgressLine::ProgressLine(int num_runs, std::string samples)
     : num_runs_(num_runs), samples_(std::move(samples)), terminal_(isatty(STDERR_FILENO) == 1) {}
@@ -48,6 +67,26 @@ void ProgressLine::show(const Progress& progress) {
                    .c_str(),
                line_is_open_ ? "" : "\n");
   std::fflush(stderr);
+}
+
+void watch_for_interruption() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { was_interrupted = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);  // the next one is not caught
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+bool interrupted() { return was_interrupted != 0; }
+
+std::string machine() {
+  return processor_name() + ", " + std::to_string(std::thread::hardware_concurrency()) + " threads";
+}
+
+std::uint64_t peak_memory() {
+  struct rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 }  // namespace slimgrad::trainer
