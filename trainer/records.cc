@@ -2,7 +2,6 @@
 
 #include <slimgrad/version.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,14 +10,15 @@
 
 #include <slimgrad/error.h>
 
+#include "arrays/measure/run_record.h"
+
 namespace slimgrad::trainer {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSchema = 1;
-
 Json line(const char* kind, const Run& run) { return {{"kind", kind}, {"run", run.number}}; }
+std::string text_of(const Json& line) { return record_line(line.dump()); }
 
 std::string hexadecimal(std::uint64_t number) {
   char digits[17];
@@ -53,32 +53,6 @@ Json json_of_layer(const Run& run, const EpochResult& epoch, const LayerTotals& 
   json["format"] = layer.last_format;
   json["scale"] = layer.last_scale;
   return json;
-}
-
-// From the octave of the smallest magnitude to that of the largest.
-void add_histogram(Json& json, const TensorStats& stats) {
-  json["values"] = stats.count;
-  json["zeros"] = stats.zeros;
-  json["nonfinite"] = stats.nonfinite;
-  json["log_mean"] = stats.log_mean;
-  json["log_std"] = stats.log_std;
-  json["max_abs"] = stats.max_abs;
-  json["mean_abs"] = stats.mean_abs;
-  json["mean_square"] = stats.mean_square;
-  constexpr int kBinsAnOctave = 8, kBias = 127;
-  const auto& counts = stats.histogram.counts;
-  int first = LogHistogram::kNumBins, last = -1;
-  for (int bin = 0; bin < LogHistogram::kNumBins; ++bin)
-    if (counts[static_cast<std::size_t>(bin)] > 0) {
-      first = std::min(first, bin);
-      last = bin;
-    }
-  auto bins = Json::array();
-  first -= first % kBinsAnOctave;
-  for (int bin = first; bin <= last; ++bin) bins.push_back(counts[static_cast<std::size_t>(bin)]);
-  json["first_exponent"] = last < 0 ? Json() : Json(first / kBinsAnOctave - kBias);
-  json["bins_per_octave"] = kBinsAnOctave;
-  json["counts"] = bins;
 }
 
 Json json_of_fits(const std::vector<FamilyFit>& fits) {
@@ -122,7 +96,7 @@ std::string config_line(const Arguments& arguments, const Run& run, const RunFac
   const TrainingOptions& training = arguments.training;
   const GradientOptions& options = arguments.gradient_options;
   Json json = line("config", run);
-  json.update({{"schema", kSchema},
+  json.update({{"schema", kRecordSchema},
                {"version", SLIMGRAD_VERSION},
                {"commit", facts.commit},
                {"machine", facts.machine}});
@@ -164,7 +138,7 @@ std::string config_line(const Arguments& arguments, const Run& run, const RunFac
                {"threads", arguments.threads},
                {"probe_at", training.probe_steps},
                {"probe", arguments.probes}});
-  return json.dump();
+  return text_of(json);
 }
 
 std::string difference(const std::string& saved, const std::string& wanted) {
@@ -200,13 +174,13 @@ std::string epoch_line(const Run& run, const Arguments& arguments, const EpochRe
   if (arguments.training.saved_bits)
     json.update(
         {{"plain_saved_bytes", epoch.plain_saved_bytes}, {"saved_bytes", epoch.saved_bytes}});
-  return json.dump();
+  return text_of(json);
 }
 
 std::vector<std::string> layer_lines(const Run& run, const EpochResult& epoch) {
   std::vector<std::string> lines;
   for (const LayerTotals& layer : run.state.epoch_gradients.layers())
-    if (layer.passes > 0) lines.push_back(json_of_layer(run, epoch, layer).dump());
+    if (layer.passes > 0) lines.push_back(text_of(json_of_layer(run, epoch, layer)));
   return lines;
 }
 
@@ -223,13 +197,13 @@ std::vector<std::string> look_lines(const Run& run, const Arguments& arguments,
   };
   if (arguments.training.histograms) {
     Json json = begin("histogram");
-    add_histogram(json, look.stats);
-    lines.push_back(json.dump());
+    json.update(Json::parse(histogram_fields(look.stats)));
+    lines.push_back(text_of(json));
   }
   if (arguments.training.fits) {
     Json json = begin("fit");
     json["families"] = json_of_fits(look.fits);
-    lines.push_back(json.dump());
+    lines.push_back(text_of(json));
   }
   for (const CodeSizes& sizes : look.sizes) {
     Json json = begin("bits");
@@ -237,7 +211,7 @@ std::vector<std::string> look_lines(const Run& run, const Arguments& arguments,
     json["entropy"] = sizes.entropy;
     for (const CodeSize& code : sizes.codes)
       json[code.coder][std::string(table_model_name(code.model))] = code.bits;
-    lines.push_back(json.dump());
+    lines.push_back(text_of(json));
   }
   return lines;
 }
@@ -261,7 +235,7 @@ std::string end_line(const Run& run, std::uint64_t peak_memory) {
        {"resumed", result.resumed},
        {"peak_memory_bytes", peak_memory},
        {"weights", result.weights}});
-  return json.dump();
+  return text_of(json);
 }
 
 }  // namespace slimgrad::trainer

@@ -8,6 +8,11 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("_measure_aten(Tensor x) -> Tensor");  // for any device; tests compare the two
   m.def("stats_fields() -> (str[], str[])");   // whole numbers, then the others; then the histogram
   m.def("histogram_edges() -> Tensor");
+  // The record of a run, as arrays/measure/run_record.h describes it. record_fields: the schema,
+  // and of each field the kind of its line, its name, its type and whether it is required.
+  m.def("record_fields() -> (int, str[], str[], str[], bool[])");
+  m.def("record_line(str fields) -> str");
+  m.def("histogram_fields(Tensor stats) -> str");
   m.def("lognormal_stats(float log_mean, float log_std, float zero_fraction, int count) -> Tensor");
 
   // Distributions, by family name and parameters.
