@@ -88,11 +88,10 @@ std::string table_of(const std::vector<Run>& runs) {
   return table.text() +
          "\n"
          "Sparsity: the share of zeros in the gradients that were compressed, over the whole run;\n"
-         "worst miss: the largest |achieved - wanted| of a layer in a step. Bits: of all "
-         "gradients\n"
-         "behind a convolution or linear layer, counting 32 for those too small to compress; with\n"
-         "pruning, what an ideal entropy coder needs: the entropy of zero / at the threshold /\n"
-         "survivor, a sign, and the survivors in full.\n";
+         "worst miss: the largest |achieved - wanted| of a layer in a step. Bits: mean over the\n"
+         "gradients of the outputs of convolution and linear layers, with 32 for those too small\n"
+         "to compress; with pruning, what an ideal entropy coder needs: the entropy of zero / at\n"
+         "the threshold / survivor, a sign, and the survivors in full.\n";
 }
 
 int run(Arguments& arguments) {
@@ -100,9 +99,10 @@ int run(Arguments& arguments) {
   std::vector<Run> runs = plan_runs(arguments);
   watch_for_interruption();
   if (!train_all(arguments, runs))
-    return fail(kInterrupted, arguments.checkpoint.empty()
-                                  ? "interrupted; nothing was kept, for want of --checkpoint"
-                                  : "interrupted; the same command with --resume goes on");
+    return fail(kInterrupted,
+                arguments.checkpoint.empty()
+                    ? "interrupted; nothing was saved, because --checkpoint was not given"
+                    : "interrupted; continue with the same command and --resume");
   std::printf("\n%s", program::with_bold_titles(table_of(runs), STDOUT_FILENO).c_str());
   std::fflush(stdout);
   for (const Run& run : runs) {

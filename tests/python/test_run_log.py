@@ -150,6 +150,8 @@ def test_files_and_what_is_known_beside(tmp_path):
         controller.log(file, lost=1)
     with pytest.raises(ValueError, match=r"\[log\] expected loss to be a number, got str"):
         controller.log(file, loss="low")
+    with pytest.raises(ValueError, match=r"\[log\] expected step >= 0, got 1.5"):
+        controller.log(file, step=1.5)
 
 
 def test_histograms_are_what_the_gates_saw(tmp_path):

@@ -70,6 +70,11 @@ def _checked(metrics: dict[str, Any], op: str) -> dict[str, float | int | None]:
     return found
 
 
+def _check_step(step: Any, op: str) -> None:
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"[{op}] expected step >= 0, got {step!r}")
+
+
 # ---- where lines go ------------------------------------------------------------------------------
 
 
@@ -201,6 +206,7 @@ def log_controller(
                 "compressed, got none"
             )
         step = max(row["calls"] for row in rows.values())
+    _check_step(step, "log")
     if controller.saved is not None:
         tally = controller.saved.tally
         metrics["plain_saved_bytes"] = tally.plain_bytes + tally.left_bytes
@@ -236,8 +242,7 @@ def log_run(model: nn.Module, to: Log, step: int, **metrics) -> None:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"[log_run] expected model to be a module, got {type(model).__name__}")
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        raise ValueError(f"[log_run] expected step >= 0, got {step!r}")
+    _check_step(step, "log_run")
     model = inner_model(model)
     if holders_in(model):
         raise ValueError(
