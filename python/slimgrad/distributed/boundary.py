@@ -64,14 +64,14 @@ class _End(nn.Module):
     """What is the same on both sides."""
 
     link: Link
-    SENDS: str
-    RECEIVES: str
+    _SENDS: str
+    _RECEIVES: str
 
     def report(self) -> dict[str, dict[str, int]]:
         """Messages and bytes on the wire, headers included, and what they would be plainly."""
         return {
-            self.SENDS: self.link.sent.as_dict(),
-            self.RECEIVES: self.link.received.as_dict(),
+            self._SENDS: self.link.sent.as_dict(),
+            self._RECEIVES: self.link.received.as_dict(),
         }
 
     def flush(self) -> None:
@@ -110,7 +110,7 @@ class StageOutput(_End):
     A batch may go in microbatches: as many calls, and backward() of their tokens in any order.
     """
 
-    SENDS, RECEIVES = "activations", "gradients"
+    _SENDS, _RECEIVES = "activations", "gradients"
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class StageInput(_End):
     slimgrad.state_dict(module) has the gate's state.
     """
 
-    SENDS, RECEIVES = "gradients", "activations"
+    _SENDS, _RECEIVES = "gradients", "activations"
 
     def __init__(
         self,

@@ -16,13 +16,15 @@ _engines: dict[str, Engine] = {}
 _engines_lock = threading.Lock()
 
 
-def engine_of(group: dist.ProcessGroup | None) -> Engine:
+def engine_of(group: dist.ProcessGroup | None, op: str) -> Engine:
     """The engine of a group, made when it is first asked for."""
     group = group if group is not None else dist.group.WORLD
     if group is None:
-        raise ValueError("[distributed] expected init_process_group to have been called")
+        raise ValueError(
+            f"[{op}] expected torch.distributed.init_process_group() to have been called"
+        )
     if not isinstance(group, dist.ProcessGroup):
-        raise ValueError("[distributed] expected a group that this rank belongs to, got another")
+        raise ValueError(f"[{op}] expected a group that this rank belongs to, got another")
     with _engines_lock:
         engine = _engines.get(group.group_name)
         if engine is None or engine.group is not group:

@@ -258,8 +258,10 @@ def measured_workload(
 def _by_name(codecs: Sequence[Codec | str] | None) -> dict[str, Codec]:
     """A codec that was given by its settings is called by its name, with a number if need be."""
     named: dict[str, Codec] = {}
+    if not isinstance(codecs, Sequence | None) or isinstance(codecs, str):
+        raise TypeError(f"[estimate] expected codecs to be a list, got {type(codecs).__name__}")
     for given in KINDS if codecs is None else codecs:
-        codec = as_codec(given)
+        codec = as_codec(given, "estimate")
         name = given if isinstance(given, str) else codec.name
         number = 2
         while name in named:
@@ -276,6 +278,10 @@ def _check_types(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
+    if not isinstance(values, Iterable):
+        raise TypeError(
+            "[estimate] expected a module or tensors of gradients, got " + type(values).__name__
+        )
     listed = [values] if isinstance(values, torch.Tensor) else list(values)
     for value in listed:
         if not isinstance(value, torch.Tensor):

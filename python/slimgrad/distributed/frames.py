@@ -142,7 +142,7 @@ def grid_frame(
         "serial": serial,
         "wants_gradient": wants_gradient,
     }
-    format = as_format(format)
+    format = as_format(format, "FloatFormat")
     if not packed and x.dtype == torch.float32 and _is_exact(format, scale):
         # Values of the grid round to themselves.
         return payload_frame(x, **options, mode="float", format=format, scale=scale)
@@ -304,7 +304,7 @@ def parse_header(data: torch.Tensor) -> Header:
 
 def _format(exponent_bits: int, mantissa_bits: int) -> FloatFormat:
     try:
-        return as_format(f"1-{exponent_bits}-{mantissa_bits}")
+        return FloatFormat(f"1-{exponent_bits}-{mantissa_bits}")
     except ValueError as error:
         raise PayloadError(f"the header has a format that there is not: {error}") from None
 

@@ -99,7 +99,7 @@ class CodedReduceScatter(DefaultReduceScatter):
         row as FSDP cuts it; the own row loses nothing."""
         parts = []
         for name, length in zip(names, lengths, strict=True):
-            residual = self.plan.residual(name, len(rows) * length, codec)
+            residual = self.plan._residual(name, len(rows) * length, codec)
             parts.append([None] * len(rows) if residual is None else residual.view(len(rows), -1))
         return [[part[rank] for part in parts] for rank in range(len(rows))]
 

@@ -75,7 +75,7 @@ class CompressedPipelineStage(PipelineStage):
         self._packed = check_coding(coding, _OP)
         self._gradients = gradients
         self._gate_options = dict(gate_options or {})
-        self._seed = fresh_seed(seed)
+        self._seed = fresh_seed(seed, _OP)
         boundary_gate(gradients, _OP, seed=0, **self._gate_options)  # refuses early what it must
         self.gates = nn.ModuleList()
         self.traffic = {name: Traffic() for name in ("activations", "gradients")}

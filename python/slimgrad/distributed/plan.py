@@ -32,7 +32,7 @@ def _codec_or_plain(codec: Codec | str, argument: str, *also: str) -> Codec | No
     if isinstance(codec, str) and codec not in CODECS:
         names = ", ".join((*also, PLAIN, *CODECS))
         raise ValueError(f"[register] expected {argument} to be one of {names}; got {codec!r}")
-    return as_codec(codec)
+    return as_codec(codec, "register")
 
 
 class Plan:
@@ -117,7 +117,7 @@ class Plan:
         """The key of a parameter's draws."""
         return derive_seed(self._number, name)
 
-    def residual(self, name: str, size: int, codec: Codec) -> torch.Tensor | None:
+    def _residual(self, name: str, size: int, codec: Codec) -> torch.Tensor | None:
         """What rounding this parameter's gradients has lost: made when first needed."""
         if not codec.error_feedback or codec.is_exact or size < codec.min_elements:
             return None

@@ -32,11 +32,12 @@ def register(
     """
     from torch.distributed.fsdp import FSDPModule
 
+    modules = model.modules() if isinstance(model, nn.Module) else ()
     if isinstance(model, DistributedDataParallel):
         plan = Plan(model.module, codec, model.process_group, warmup, schedule, error_feedback)
         model.register_comm_hook(plan, exchange_bucket)
         return plan
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
+    if any(isinstance(module, FSDPModule) for module in modules):
         from .fsdp import shard_group, use_coded_reduce_scatter
 
         plan = Plan(model, codec, shard_group(model), warmup, schedule, error_feedback)
