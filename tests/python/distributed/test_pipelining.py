@@ -2,6 +2,8 @@
 bit, under its schedules."""
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from torch.distributed.pipelining import (
 from torch.nn import functional
 
 import slimgrad as sg
-from slimgrad.distributed import CompressedPipelineStage, StageBoundary
+from slimgrad.distributed import CompressedPipelineStage, StageBoundary, pipeline_stage
 
 ROWS, MICROBATCHES = 48, 4
 SEED = GATE["seed"]
@@ -210,6 +212,25 @@ def test_a_gate_in_a_plain_stage_sees_one_pass_more(trained):
 
 def test_a_damaged_frame_is_named_and_stops_both(trained):
     first, second = (rank["damaged"] for rank in trained)
-    assert first.startswith("[CompressedPipelineStage] gradient 0 for stage 0 from stage 1: ")
+    assert first.startswith("[CompressedPipelineStage] gradient 0 for stage 0 from rank 1: ")
     assert "the checksum is wrong" in first
     assert "Connection" in second  # closed, or reset
+
+
+@pytest.mark.parametrize("name", pipeline_stage._METHODS)
+def test_a_torch_without_a_method_that_schedules_call_is_refused(monkeypatch, name):
+    names = [other for other in pipeline_stage._METHODS if other != name]
+    stand_in = type("PipelineStage", (), dict.fromkeys(names))
+    monkeypatch.setattr(pipeline_stage, "PipelineStage", stand_in)
+    with pytest.raises(RuntimeError, match=f"lacks {name}: write the loop"):
+        CompressedPipelineStage(torch.nn.Identity(), 0, 2, torch.device("cpu"))
+
+
+def test_no_private_name_of_torch_is_used():
+    """A stage, a schedule or an operation of torch: nothing with an underscore."""
+    source = Path(pipeline_stage.__file__).read_text()
+    own = set(re.findall(r"def (_\w+)", source)) | set(re.findall(r"self\.(_\w+)(?: =|:)", source))
+    used = set(re.findall(r"\.(_\w+)", source))
+    assert used - own == {"__version__", "_support"}
+    inherited = vars(CompressedPipelineStage).keys() & set(dir(PipelineStage))
+    assert {name for name in inherited if name[0] != "_"} == set(pipeline_stage._METHODS)
