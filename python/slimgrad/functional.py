@@ -2,7 +2,7 @@
 
 Every function takes torch's arguments and ``bits``: 1 to 4, or "exact" for gelu, silu and mish. The
 result is torch's to the last bit; the gradient is the incoming one times a level of the step table.
-What is kept is ``bits`` bits an element; the input is not kept. A second backward raises.
+``bits`` bits per element are kept; the input is not. A second backward raises.
 
 relu, leaky_relu, threshold, relu6, hardtanh, hardsigmoid, hardshrink and softshrink have a
 piecewise constant derivative: they are exact and keep the 1 or 2 bits that takes, whatever ``bits``

@@ -1,4 +1,4 @@
-"""What happens to a tensor on the wire."""
+"""How a tensor is coded for sending."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..tensors.formats import FloatFormat
 # as gradients' do: best_format(bits, (1, 5)).
 _FORMATS = {"fp8": "1-5-2", "fp6": "1-4-1", "fp4": "1-3-0"}
 
-# Every name that Codec.parse knows. "float32" is torch's own all-reduce.
+# The names that Codec.parse accepts. "float32" is torch's own all-reduce.
 CODECS = (
     "lossless",
     *_FORMATS,

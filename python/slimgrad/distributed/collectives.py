@@ -105,7 +105,7 @@ def reduce_scatter(
     residuals: Sequence[Sequence[torch.Tensor | None]] | None = None,
     keys: Sequence[int] | None = None,
 ) -> Handle | None:
-    """``outputs`` become the sum over ranks of ``inputs[r]``, r the rank that asks. ``inputs`` has
+    """``outputs`` become the sum over ranks of ``inputs[r]``, r this rank. ``inputs`` has
     a tensor or a list for every rank; the others' may be written to if the codec prunes or feeds
     back. The own part is summed as it is."""
     op = "reduce_scatter"

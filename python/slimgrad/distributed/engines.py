@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from .engine import Engine
 
-# That the end of a process waits for the threads of its engines.
+# How long the end of a process waits for the threads of its engines.
 _END_SECONDS = 10.0
 
 _engines: dict[str, Engine] = {}
@@ -17,7 +17,7 @@ _engines_lock = threading.Lock()
 
 
 def engine_of(group: dist.ProcessGroup | None, op: str) -> Engine:
-    """The engine of a group, made when it is first asked for."""
+    """The engine of a group, made on first use."""
     group = group if group is not None else dist.group.WORLD
     if group is None:
         raise ValueError(
@@ -36,10 +36,10 @@ def engine_of(group: dist.ProcessGroup | None, op: str) -> Engine:
 
 @atexit.register
 def close_engines() -> None:
-    """Ends the threads and lets go of the groups while Python is still whole. What holds a group
-    keeps Gloo's threads alive; a thread that asks for Python's lock when the interpreter is being
-    taken down is ended in the middle of a destructor, and the process with it: "terminate called
-    without an active exception", after a training that went well."""
+    """Ends the threads and releases the groups before the interpreter shuts down. A reference to a
+    group keeps Gloo's threads alive; a thread that takes the GIL during shutdown is ended inside a
+    destructor, and the process ends with "terminate called without an active exception" after a
+    successful training."""
     with _engines_lock:
         engines = list(_engines.values())
         _engines.clear()

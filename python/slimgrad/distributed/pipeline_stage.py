@@ -7,9 +7,8 @@ calls. They have no underscore, but torch does not document them: ``_METHODS`` l
 torch without one of them is refused when a stage is made. Nothing else of a stage is read or
 written: an operation says which tensor torch wants to send, or to have received.
 
-The receiver posts its operation before it knows how long a frame will be, with room for the
-longest. Gloo delivers a shorter message into a longer buffer; backends that want equal sizes are
-refused.
+A receive is posted before the length of the frame is known, with room for the longest.
+Gloo delivers a shorter message into a longer buffer; backends that need equal sizes are refused.
 """
 
 from __future__ import annotations

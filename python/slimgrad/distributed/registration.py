@@ -25,8 +25,8 @@ def register(
     nothing pays; ``choice`` of the result has what was found), or a function of the model and its
     group that returns one of these. For the first ``warmup`` steps gradients
     travel as torch sends them; ``schedule`` maps steps to codecs that hold from then on.
-    ``error_feedback`` overrides the codecs' own. Every rank has to ask for the same, with the same
-    version of slimgrad; otherwise every rank raises, with both settings.
+    ``error_feedback`` overrides the codecs' own. Every rank must pass the same arguments and use
+    the same version of slimgrad; otherwise every rank raises, with both settings.
 
     Returns the state: ``step``, ``sent_bytes``, ``residual_bytes()``, ``state_dict()``.
     """

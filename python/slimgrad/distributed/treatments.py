@@ -1,4 +1,4 @@
-"""What happens to activations and neural gradients before they leave a stage."""
+"""How activations and neural gradients are compressed before a stage sends them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def parse_activations(activations: str | None, op: str) -> tuple[str, int]:
 def activation_frame(
     x: torch.Tensor, serial: int, mode: str, bits: int, packed: bool, wants_gradient: bool
 ) -> Frame:
-    """Few bits are rounded to nearest: the same values whoever computes them."""
+    """Few bits are rounded to nearest, so the values are the same in every process."""
     x = x.detach()
     options: dict[str, Any] = {
         "kind": ACTIVATION,
