@@ -19,7 +19,13 @@ from torch.distributed.pipelining import (
 from torch.nn import functional
 
 import slimgrad as sg
-from slimgrad.distributed import CompressedPipelineStage, StageBoundary, pipeline_stage
+from slimgrad.distributed import (
+    CompressedPipelineStage,
+    StageBoundary,
+    StageInput,
+    StageOutput,
+    pipeline_stage,
+)
 
 ROWS, MICROBATCHES = 48, 4
 SEED = GATE["seed"]
@@ -40,9 +46,9 @@ def batch(step):
     )
 
 
-def trained_in_one_process(treatment):
+def trained_in_one_process(treatment, seed=None):
     activations, gradients, coding = TREATMENTS[treatment]
-    seed = sg.derive_seed(SEED, "stage", 1, 0)
+    seed = sg.derive_seed(SEED, "stage", 1, 0) if seed is None else seed
     boundary = StageBoundary(activations, gradients, coding=coding, seed=seed, **OPTIONS)
     first, second = build()
     parameters = [*first.parameters(), *second.parameters()]
@@ -97,6 +103,40 @@ def _train_plainly_with_a_gate(rank):
     return module[0].gate.report()["calls"] if rank else None
 
 
+class _FirstStage(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.out = module, StageOutput(1)
+
+    def forward(self, x):
+        return self.out(self.module(x))
+
+
+class _SecondStage(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.inp = module, StageInput(0, gradients="fp6", **GATE)
+
+    def forward(self, token):
+        return self.module(self.inp()) + 0 * token
+
+
+def _train_by_tokens(rank, make_schedule):
+    """torch's own stage: its schedule moves the token of a StageOutput, which moves the tensor."""
+    module = build()[rank]
+    stage_module = (_FirstStage, _SecondStage)[rank](module)
+    token = torch.zeros((), requires_grad=True)
+    rows = ROWS // MICROBATCHES
+    shapes = [
+        {"input_args": (torch.zeros(rows, 12),), "output_args": (token,)},
+        {"input_args": (token,), "output_args": (torch.zeros(rows, 5, requires_grad=True),)},
+    ]
+    stage = PipelineStage(stage_module, rank, 2, torch.device("cpu"), **shapes[rank])
+    schedule = make_schedule(stage, MICROBATCHES, loss_fn=functional.cross_entropy)
+    _run(schedule, stage, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
+    return weights(module)
+
+
 def _interleaved(rank):
     """Two stages in each process: the frames of several go the same way."""
     torch.manual_seed(1)
@@ -147,6 +187,9 @@ def _ranks(rank, world, port, results):
     }
     found["interleaved"] = _interleaved(rank)
     found["calls"] = _train_plainly_with_a_gate(rank)
+    found["tokens"] = {
+        name: _train_by_tokens(rank, schedule) for name, schedule in SCHEDULES.items()
+    }
     torch.save(found, f"{results}/{rank}.pt")
     dist.barrier()
     torch.save(_damaged(rank), f"{results}/damaged{rank}.pt")
@@ -204,6 +247,13 @@ def test_several_stages_in_a_process(trained, one_thread):
         found = trained[index % 2]["interleaved"][index]
         for parameter, grad in zip(module.parameters(), found, strict=True):
             assert torch.equal(parameter.grad / MICROBATCHES, grad), index
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_torchs_own_stages_move_tokens(trained, schedule, one_thread):
+    first, second = trained_in_one_process("fp6", seed=SEED)
+    assert same_bits(trained[0]["tokens"][schedule], first)
+    assert same_bits(trained[1]["tokens"][schedule], second)
 
 
 def test_a_gate_in_a_plain_stage_sees_one_pass_more(trained):
