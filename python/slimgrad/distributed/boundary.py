@@ -34,7 +34,7 @@ from .treatments import (
     parse_activations,
 )
 
-# Not one of those that exchanges have, nor likely of others.
+# Differs from the tags of exchanges, and is unlikely to be used elsewhere.
 TAG = 0x5360
 CODINGS = ("coded", "packed")
 
@@ -61,17 +61,17 @@ def _link(
 
 
 class _End(nn.Module):
-    """What is the same on both sides."""
+    """Shared by both ends of a boundary."""
 
     link: Link
-    SENDS: str
-    RECEIVES: str
+    _SENDS: str
+    _RECEIVES: str
 
     def report(self) -> dict[str, dict[str, int]]:
         """Messages and bytes on the wire, headers included, and what they would be plainly."""
         return {
-            self.SENDS: self.link.sent.as_dict(),
-            self.RECEIVES: self.link.received.as_dict(),
+            self._SENDS: self.link.sent.as_dict(),
+            self._RECEIVES: self.link.received.as_dict(),
         }
 
     def flush(self) -> None:
@@ -110,7 +110,7 @@ class StageOutput(_End):
     A batch may go in microbatches: as many calls, and backward() of their tokens in any order.
     """
 
-    SENDS, RECEIVES = "activations", "gradients"
+    _SENDS, _RECEIVES = "activations", "gradients"
 
     def __init__(
         self,
@@ -143,10 +143,11 @@ class StageOutput(_End):
         return serial
 
     def _receive(self, serial: int) -> torch.Tensor:
-        """That of another microbatch may come first; it waits here."""
+        """The gradient of microbatch ``serial``; others that arrive before it are kept."""
         if serial not in self._expected and serial not in self._early:
             raise RuntimeError(
-                f"[StageOutput] expected one backward pass of a token, got another of {serial}"
+                "[StageOutput] expected one backward pass for each token, got a second for token "
+                f"{serial}"
             )
         while serial not in self._early:
             with self.link.refusing("gradient", serial):
@@ -196,13 +197,13 @@ class StageInput(_End):
     max_bytes: what is announced to be larger is refused before it is received.
     coding, group, tag, timeout: as those of the StageOutput.
     seed, stream, refresh, warmup, schedule, sample, min_elements: of the gate, as in compress().
-        The stream is by default this process's rank: whoever compares with a run of one process
-        sets it on both sides.
+        The stream is by default this process's rank: set it on both sides to compare with a run of
+        one process.
 
     slimgrad.state_dict(module) has the gate's state.
     """
 
-    SENDS, RECEIVES = "gradients", "activations"
+    _SENDS, _RECEIVES = "gradients", "activations"
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Memory that is used again: fresh memory costs more than coding."""
+"""Reused memory: allocating fresh memory takes longer than coding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_CACHED = 1 << 30
 
 
 class Buffers:
-    """Bytes and sums for one group. Of a buffer only the part that was written takes memory."""
+    """Bytes and sums for one group. Only the part of a buffer that was written takes memory."""
 
     def __init__(self):
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What happens to a tensor on the wire."""
+"""How a tensor is coded for sending."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from .._library import ops
-from .._support import check_choice
+from .._support import check_choice, in_the_name_of
 from ..tensors.formats import FloatFormat
 
 # The best splits for magnitudes that spread over 1 to 5 octaves (standard deviation of their log2),
 # as gradients' do: best_format(bits, (1, 5)).
 _FORMATS = {"fp8": "1-5-2", "fp6": "1-4-1", "fp4": "1-3-0"}
 
-# Every name that Codec.parse knows. "float32" is torch's own all-reduce.
+# The names that Codec.parse accepts. "float32" is torch's own all-reduce.
 CODECS = (
     "lossless",
     *_FORMATS,
@@ -132,13 +132,15 @@ class Codec:
         return format.exponent_bits, format.mantissa_bits
 
 
-def as_codec(codec: Codec | str) -> Codec:
+def as_codec(codec: Codec | str, op: str) -> Codec:
+    """``codec`` as an object; misuse names ``op``."""
     if isinstance(codec, Codec):
         return codec
     if isinstance(codec, str):
-        return Codec.parse(codec)
+        with in_the_name_of(op):
+            return Codec.parse(codec)
     raise TypeError(
-        f"[Codec] expected a Codec or one of {', '.join(CODECS)}; got {type(codec).__name__}"
+        f"[{op}] expected a Codec or one of {', '.join(CODECS)}; got {type(codec).__name__}"
     )
 
 

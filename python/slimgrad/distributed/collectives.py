@@ -35,7 +35,7 @@ class Handle:
         """What this rank sent, headers included. Complete when the exchange is."""
         return sum(exchange.sent_bytes for exchange in self._exchanges)
 
-    def future(self, result) -> torch.futures.Future:
+    def _future(self, result) -> torch.futures.Future:
         """One that gets ``result`` when the exchange is complete."""
         every = torch.futures.collect_all([exchange.future for exchange in self._exchanges])
 
@@ -68,7 +68,7 @@ def all_reduce(
     zero at first. The sum is divided by ``divide_by``.
     """
     op = "all_reduce"
-    codec, engine = as_codec(codec), engine_of(group)
+    codec, engine = as_codec(codec, op), engine_of(group, op)
     flats = _flat(tensors, op)
     residuals = _flat_residuals(residuals, flats, codec, op)
     keys = list(range(len(flats)) if keys is None else keys)
@@ -105,11 +105,11 @@ def reduce_scatter(
     residuals: Sequence[Sequence[torch.Tensor | None]] | None = None,
     keys: Sequence[int] | None = None,
 ) -> Handle | None:
-    """``outputs`` become the sum over ranks of ``inputs[r]``, r the rank that asks. ``inputs`` has
+    """``outputs`` become the sum over ranks of ``inputs[r]``, r this rank. ``inputs`` has
     a tensor or a list for every rank; the others' may be written to if the codec prunes or feeds
     back. The own part is summed as it is."""
     op = "reduce_scatter"
-    codec, engine = as_codec(codec), engine_of(group)
+    codec, engine = as_codec(codec, op), engine_of(group, op)
     flats = _flat(outputs, op)
     lists = [_flat(part, op) for part in inputs]
     if len(lists) != engine.world:
@@ -164,7 +164,7 @@ def all_gather(
     """``outputs[r]`` becomes what rank r's ``tensors`` are when decoded, on every rank alike, also
     on r itself. Sizes may differ from rank to rank, as ``outputs`` says."""
     op = "all_gather"
-    codec, engine = as_codec(codec), engine_of(group)
+    codec, engine = as_codec(codec, op), engine_of(group, op)
     lists = [_flat(part, op) for part in outputs]
     if len(lists) != engine.world:
         raise ValueError(
@@ -209,7 +209,7 @@ def broadcast(
     """Every rank's tensors become what rank ``src``'s are when decoded, also on ``src`` itself.
     ``src`` is a rank of the whole job, as torch's."""
     op = "broadcast"
-    codec, engine = as_codec(codec), engine_of(group)
+    codec, engine = as_codec(codec, op), engine_of(group, op)
     flats = _flat(tensors, op)
     source = dist.get_group_rank(engine.group, src)
     exchanges = []

@@ -27,7 +27,7 @@ def exchange_bucket(plan: Plan, bucket):
     residuals = None
     if codec.error_feedback:
         residuals = [
-            plan.residual(name, x.numel(), codec) for name, x in zip(names, gradients, strict=True)
+            plan._residual(name, x.numel(), codec) for name, x in zip(names, gradients, strict=True)
         ]
     handle = all_reduce(
         gradients,
@@ -40,7 +40,7 @@ def exchange_bucket(plan: Plan, bucket):
         keys=[plan._draws(name) for name in names],
     )
     assert handle is not None
-    future = handle.future(buffer)
+    future = handle._future(buffer)
 
     def count(done: torch.futures.Future) -> torch.Tensor:
         plan.sent_bytes += handle.sent_bytes

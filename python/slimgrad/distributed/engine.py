@@ -5,14 +5,14 @@ were asked for, which is the same on every rank:
 
   spread   code a shard for each peer and send it
   reduce   add up what peers sent for the own shard, in the order of ranks; code the sum, send it
-  gather   decode the other shards to where they belong; say that all is well, and hear it
+  gather   decode the other shards into the tensors; confirm to all ranks, wait for their messages
 
 So a frame is on the wire while the next is coded, and one exchange is reduced while the next is
-spread. In front of each stage that receives, a thread asks for messages ahead of time (messages.py
-says why), of this exchange and the next.
+spread. For each stage that receives, a thread posts receives ahead of time, for this exchange
+and the next (messages.py has the reason).
 
-Whoever fails tells all others why, in the place of its next header, and every exchange of the group
-fails from then on with the same reason.
+A rank that fails sends the reason to all others in place of its next header, and every exchange of
+the group fails from then on with the same reason.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from .messages import (
 )
 from .pieces import Frame, decode_frame, encode_frame, frame_bound
 
-# How many frames of each peer are asked for before they are needed.
+# Number of frames for which receives are posted ahead, for each peer.
 _AHEAD = 16
-# Seconds that a rank which stops waits for its last words to be heard, and that one which lost
-# another waits to hear why; and for words that were another's.
+# Seconds that a failed rank waits until its reason is received; that a rank whose peer is gone
+# waits for a reason from the others; and that a rank waits when it forwards a reason.
 _LAST_WORDS, _FIRST_WORDS, _RELAY_WORDS = 5.0, 1.5, 1.0
 
 
@@ -99,8 +99,8 @@ class Engine:
         return exchange
 
     def close(self, seconds: float = 0.0) -> None:
-        """Its threads end when they have done what was asked for. Waits for that, but no longer
-        than so many seconds: one may wait for a rank that is gone."""
+        """Ends the threads after the exchanges that were started. Waits for them at most
+        ``seconds``: an exchange may wait for a rank that is gone."""
         for exchanges in self._queues:
             exchanges.put(None)
         until = time.monotonic() + seconds
@@ -156,7 +156,7 @@ class Engine:
         self._finish(exchange, finished)
 
     def _finish(self, exchange: Exchange, finished: dict) -> None:
-        """All ranks have all that they need, or none believes it."""
+        """Completes the exchange only when every rank has confirmed that it has all frames."""
         header = self._header(exchange, DONE)
         for peer, link in self.links[FINISH].items():
             self._send(exchange, peer, link, header_alone(header))
@@ -272,7 +272,7 @@ class Engine:
                 self._check()
 
     def _ask(self, link: Link, most_bytes: int) -> tuple:
-        """For a message with a frame of at most so many bytes."""
+        """Posts a receive for a message whose frame has at most ``most_bytes`` bytes."""
         message = self.buffers.take(HEADER_BYTES + most_bytes)[: HEADER_BYTES + most_bytes]
         message[:HEADER_BYTES] = 0  # so that an old one is not taken for the new
         try:
@@ -308,7 +308,7 @@ class Engine:
     # ---- faults ------------------------------------------------------------------------------
 
     def _name(self, peer: int) -> str:
-        """The rank in the whole job, which is what users know."""
+        """The global rank, for messages."""
         return str(dist.get_global_rank(self.group, peer))
 
     def _lost(self, peer: int, error: BaseException) -> Lost:
@@ -326,21 +326,21 @@ class Engine:
         return f"an exchange of this group has failed before: {self.error}"
 
     def _fail(self, exchange: Exchange, error: BaseException) -> None:
-        """Tells the other ranks, then whoever waits for an exchange."""
+        """Sends the reason to the other ranks, then fails the exchanges that are under way."""
         with self._news:
             self._errors.append(error)
             self._news.notify_all()
             if len(self._errors) > 1:
-                return  # the first one waits for the others, or has told all
+                return  # the first failure reports
             if isinstance(error, Lost):
-                # A rank that is gone may have stopped for a reason, which others know.
+                # The rank that is gone may have sent its reason to another.
                 self._news.wait_for(lambda: self._known_cause() is not None, _FIRST_WORDS)
                 error = self._known_cause() or error
             text = str(error) if isinstance(error, Stopped) else f"[{exchange.op}] {error}"
             self.error = failure = ExchangeError(text)
             failure.__cause__ = error
             running, self._running = list(self._running.values()), {}
-        if isinstance(error, Stopped):  # who wait for this one's frames first have not heard it
+        if isinstance(error, Stopped):  # ranks that wait for this one have not received it
             say_to_all(self.links, self._header(None, STOPPED, text=text), _RELAY_WORDS)
         else:
             last_words = f"rank {dist.get_rank()} stopped: {text}"
@@ -357,7 +357,7 @@ def _most_frames(shards: dict[int, list[Frame]]) -> int:
 
 
 def _check_backend(group: dist.ProcessGroup) -> None:
-    """Gloo takes messages that are shorter than what was asked for; others may not."""
+    """Gloo receives messages that are shorter than the buffer; other backends may not."""
     try:
         name = group._get_backend(torch.device("cpu")).name()
     except RuntimeError:

@@ -9,20 +9,22 @@ import torch.distributed as dist
 
 from .engine import Engine
 
-# That the end of a process waits for the threads of its engines.
+# How long the end of a process waits for the threads of its engines.
 _END_SECONDS = 10.0
 
 _engines: dict[str, Engine] = {}
 _engines_lock = threading.Lock()
 
 
-def engine_of(group: dist.ProcessGroup | None) -> Engine:
-    """The engine of a group, made when it is first asked for."""
+def engine_of(group: dist.ProcessGroup | None, op: str) -> Engine:
+    """The engine of a group, made on first use."""
     group = group if group is not None else dist.group.WORLD
     if group is None:
-        raise ValueError("[distributed] expected init_process_group to have been called")
+        raise ValueError(
+            f"[{op}] expected torch.distributed.init_process_group() to have been called"
+        )
     if not isinstance(group, dist.ProcessGroup):
-        raise ValueError("[distributed] expected a group that this rank belongs to, got another")
+        raise ValueError(f"[{op}] expected a group that this rank belongs to, got another")
     with _engines_lock:
         engine = _engines.get(group.group_name)
         if engine is None or engine.group is not group:
@@ -34,10 +36,10 @@ def engine_of(group: dist.ProcessGroup | None) -> Engine:
 
 @atexit.register
 def close_engines() -> None:
-    """Ends the threads and lets go of the groups while Python is still whole. What holds a group
-    keeps Gloo's threads alive; a thread that asks for Python's lock when the interpreter is being
-    taken down is ended in the middle of a destructor, and the process with it: "terminate called
-    without an active exception", after a training that went well."""
+    """Ends the threads and releases the groups before the interpreter shuts down. A reference to a
+    group keeps Gloo's threads alive; a thread that takes the GIL during shutdown is ended inside a
+    destructor, and the process ends with "terminate called without an active exception" after a
+    successful training."""
     with _engines_lock:
         engines = list(_engines.values())
         _engines.clear()

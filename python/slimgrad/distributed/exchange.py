@@ -1,4 +1,4 @@
-"""One exchange of a group, as a rank sees it."""
+"""One exchange of a group, on one rank."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Exchange:
     op: str
     codec: Codec
     dtype: torch.dtype
-    draws: tuple[str | int, ...]  # what tells its draws from those of others with the same codec
+    draws: tuple[str | int, ...]  # identify its draws among those of exchanges with the same codec
     # Coded for each peer, and sums of what peers coded of it.
     outgoing: dict[int, list[Frame]] = field(default_factory=dict)
     own: list[Frame] = field(default_factory=list)
-    # Whom a sum comes from, and how it becomes a mean.
+    # The ranks that are summed, and the divisor of the sum.
     summed_from: list[int] = field(default_factory=list)
     divide_by: float = 1
     # Coded once and sent to all of these; received from these.
@@ -45,6 +45,6 @@ class Exchange:
         return sum(self.sent)
 
     def seed(self, rank: int, stage: int, reader: int) -> int:
-        """Of what a rank codes in one stage for one reader, or for all (-1). Ranks are those of the
-        whole job: replicas of a group have equal ranks in it."""
+        """The seed for what a rank codes in one stage for one reader, or for all (-1). Ranks are
+        global: replicas of a group have equal ranks within their groups."""
         return derive_seed(self.codec.seed, self.op, *self.draws, rank, stage, reader)

@@ -1,4 +1,4 @@
-"""What a rank that stops says to the others, and how long it stays for them to hear it."""
+"""Sending the reason for a failure to all ranks before this one stops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from .messages import Header, Link, header_alone
 
 
 def say_to_all(links: Sequence[dict[int, Link]], header: Header, seconds: float) -> None:
-    """To every peer, in each of its streams: who waits does so in one of them. Ends when each peer
-    has heard it in one, or is gone, but no later than after so many seconds."""
+    """Sends ``header`` to every peer, in each of its streams, since a peer waits in one of them.
+    Returns when each peer has received it in one stream, or is gone, at the latest after
+    ``seconds``."""
     heard = {peer: threading.Event() for of_stage in links for peer in of_stage}
 
     def wait_until_heard(peer: int, work) -> None:

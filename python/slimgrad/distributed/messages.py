@@ -1,12 +1,12 @@
 """The bytes between two ranks: messages, each a header of fixed size and a frame.
 
-A header names the codec and the version of this format, says which frame of which exchange follows
-and how long it is, and has a checksum of its own; it is believed only where it says what the
-receiver expects. Instead of a frame it may say that the sender has stopped, and why.
+A header contains the codec, the version of this format, the exchange and the frame that follow, the
+length of the frame and a checksum of its own; a header that is not the expected one is an error.
+Instead of a frame it may announce that the sender has stopped, and why.
 
-Gloo sends nothing before the receiver has asked for it, and what asks waits behind all that is on
-its way to the sender. So receivers ask long before, for as much as a frame can have at most; Gloo
-delivers what is shorter, and the header says how long it is.
+Gloo sends nothing before the receiver has posted its receive, and the request for it queues behind
+all other messages to the sender. So receives are posted long before, for the largest possible
+frame; Gloo delivers shorter ones, and the header has the length.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Lost(ExchangeError):
 
 
 class Stopped(ExchangeError):
-    """Another rank says that it stopped, and why."""
+    """Another rank has sent that it stopped, and why."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Link:
 
 
 def write_header(header: Header, message: torch.Tensor) -> torch.Tensor:
-    """In front of the frame that ``message`` has."""
+    """Writes the header before the frame in ``message``."""
     data = torch.frombuffer(bytearray(header.to_bytes()), dtype=torch.uint8)
     message[:HEADER_BYTES] = data
     return message

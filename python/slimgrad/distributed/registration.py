@@ -25,18 +25,19 @@ def register(
     nothing pays; ``choice`` of the result has what was found), or a function of the model and its
     group that returns one of these. For the first ``warmup`` steps gradients
     travel as torch sends them; ``schedule`` maps steps to codecs that hold from then on.
-    ``error_feedback`` overrides the codecs' own. Every rank has to ask for the same, with the same
-    version of slimgrad; otherwise every rank raises, with both settings.
+    ``error_feedback`` overrides the codecs' own. Every rank must pass the same arguments and use
+    the same version of slimgrad; otherwise every rank raises, with both settings.
 
     Returns the state: ``step``, ``sent_bytes``, ``residual_bytes()``, ``state_dict()``.
     """
     from torch.distributed.fsdp import FSDPModule
 
+    modules = model.modules() if isinstance(model, nn.Module) else ()
     if isinstance(model, DistributedDataParallel):
         plan = Plan(model.module, codec, model.process_group, warmup, schedule, error_feedback)
         model.register_comm_hook(plan, exchange_bucket)
         return plan
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
+    if any(isinstance(module, FSDPModule) for module in modules):
         from .fsdp import shard_group, use_coded_reduce_scatter
 
         plan = Plan(model, codec, shard_group(model), warmup, schedule, error_feedback)

@@ -1,4 +1,4 @@
-"""What happens to activations and neural gradients before they leave a stage."""
+"""How activations and neural gradients are compressed before a stage sends them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._support import check_stream, fresh_seed
+from .._support import check_stream, fresh_seed, in_the_name_of
 from ..compression.compress import gate_options
 from ..compression.gate import GradientGate
 from ..compression.gradients import LossScale, Prune, Quantize, parse_gradients
@@ -36,10 +36,11 @@ def boundary_gate(
 ) -> GradientGate | None:
     """The gate that compress() would put there; None where gradients travel as they are."""
     stream = check_stream(stream, op)
-    options = gate_options(refresh, warmup, sample, min_elements, schedule)
-    if gradients is None or gradients == "lossless":
-        return None
-    prune, quantize = parse_gradients(gradients)
+    with in_the_name_of(op):
+        options = gate_options(refresh, warmup, sample, min_elements, schedule)
+        if gradients is None or gradients == "lossless":
+            return None
+        prune, quantize = parse_gradients(gradients)
     if prune is not None and (prune.is_sparse or prune.allocation != "uniform"):
         raise ValueError(
             f"[{op}] expected a Prune(sparsity) that needs nothing but the gradient itself, got "
@@ -51,8 +52,8 @@ def boundary_gate(
         raise ValueError(f"[{op}] expected a schedule with Prune, got {gradients!r}")
     for part in (prune, quantize):
         if part is not None:
-            options |= part.options()
-    return GradientGate(stream=stream, seed=fresh_seed(seed), **options)
+            options |= part._options()
+    return GradientGate(stream=stream, seed=fresh_seed(seed, op), **options)
 
 
 def gradient_frame(
@@ -93,7 +94,7 @@ def parse_activations(activations: str | None, op: str) -> tuple[str, int]:
 def activation_frame(
     x: torch.Tensor, serial: int, mode: str, bits: int, packed: bool, wants_gradient: bool
 ) -> Frame:
-    """Few bits are rounded to nearest: the same values whoever computes them."""
+    """Few bits are rounded to nearest, so the values are the same in every process."""
     x = x.detach()
     options: dict[str, Any] = {
         "kind": ACTIVATION,

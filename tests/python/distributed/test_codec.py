@@ -63,4 +63,4 @@ def test_unknown_names_are_refused_with_the_known():
         with pytest.raises(ValueError, match=r"\[Codec\] expected one of lossless, fp8,"):
             Codec.parse(name)
     with pytest.raises(TypeError, match=r"expected a Codec or one of .* got int"):
-        sg.distributed.codec.as_codec(8)
+        sg.distributed.codec.as_codec(8, "all_reduce")
