@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arrays/coding/symbol_block.h"
+#include "kernels/coding/byte_counts.h"
 
 namespace slimgrad {
 namespace {

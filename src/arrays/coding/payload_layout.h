@@ -7,9 +7,9 @@
 
 #include <slimgrad/payload_info.h>
 
-#include "arrays/coding/model_table.h"
 #include "arrays/coding/symbol_block.h"
 #include "formats/value_types.h"
+#include "math/coding/model_table.h"
 
 namespace slimgrad {
 

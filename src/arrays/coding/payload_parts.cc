@@ -1,5 +1,7 @@
 #include "arrays/coding/payload_parts.h"
 
+#include "kernels/coding/byte_counts.h"
+
 namespace slimgrad {
 namespace {
 

@@ -5,8 +5,9 @@
 #include <cstring>
 #include <memory>
 
-#include "arrays/coding/frequencies.h"
 #include "arrays/coding/symbols.h"
+#include "kernels/coding/byte_counts.h"
+#include "math/coding/frequencies.h"
 
 namespace slimgrad::kernels {
 namespace {
