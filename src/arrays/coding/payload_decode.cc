@@ -4,10 +4,10 @@
 #include <cstring>
 #include <string>
 
+#include "arrays/apply/value_table.h"
 #include "arrays/coding/checksum.h"
 #include "arrays/coding/payload_layout.h"
 #include "arrays/coding/payload_parts.h"
-#include "arrays/coding/value_table.h"
 #include "base/check.h"
 #include "formats/payload_header.h"
 #include "kernels/coding/add_values.h"
@@ -55,7 +55,7 @@ bool fits(const PayloadInfo& info) {
     return is_valid(model_parameters(info));
   if (info.kind != PayloadKind::kPruned) return true;
   return with_value_type(info.dtype, [&]<typename T>() {
-    if (info.threshold > largest_of(kDType<T>)) return false;
+    if (info.threshold > kLargest<T>) return false;
     const auto bits = std::bit_cast<std::uint32_t>(info.threshold);
     return kernels::float_bits(kernels::from_float_bits<T>(bits)) == bits;
   });

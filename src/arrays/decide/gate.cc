@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "arrays/apply/apply.h"
+#include "arrays/apply/loop_treatment.h"
 #include "arrays/decide/gate_pass.h"
 #include "base/check.h"
 #include "kernels/measure/gather.h"

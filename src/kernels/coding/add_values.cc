@@ -10,8 +10,7 @@ namespace slimgrad::kernels {
 
 template <typename T>
 void add_values(const T* values, std::size_t num_values, float* sums) noexcept {
-  for (std::size_t i = 0; i < num_values; ++i)
-    sums[i] += std::bit_cast<float>(float_bits(values[i]));
+  for (std::size_t i = 0; i < num_values; ++i) sums[i] += to_float(values[i]);
 }
 
 template void add_values(const float*, std::size_t, float*) noexcept;
