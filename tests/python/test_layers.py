@@ -46,6 +46,7 @@ PUBLIC_LAYER = {
     "steps.h": "math",
     "threshold.h": "math",
     "apply.h": "arrays",
+    "fewbit.h": "arrays",
     "fit.h": "arrays",
     "gate.h": "arrays",
     "measure.h": "arrays",
