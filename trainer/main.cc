@@ -12,9 +12,9 @@
 #include <slimgrad/error.h>
 #include <slimgrad/version.h>
 
-#include "program/colours.h"
 #include "program/completion.h"
 #include "program/flags.h"
+#include "program/table.h"
 #include "trainer/arguments.h"
 #include "trainer/comparison.h"
 #include "trainer/gradient_choice.h"

@@ -6,7 +6,6 @@
 #include <slimgrad/distribution.h>
 #include <slimgrad/error.h>
 #include <slimgrad/fewbit.h>
-#include <slimgrad/fit.h>
 #include <slimgrad/float_format.h>
 #include <slimgrad/format_choice.h>
 #include <slimgrad/gate.h>

@@ -47,7 +47,6 @@ PUBLIC_LAYER = {
     "threshold.h": "math",
     "apply.h": "arrays",
     "fewbit.h": "arrays",
-    "fit.h": "arrays",
     "gate.h": "arrays",
     "measure.h": "arrays",
     "payload.h": "arrays",

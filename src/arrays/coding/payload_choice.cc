@@ -1,11 +1,10 @@
-#include "arrays/coding/payload_choice.h"
 
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
-#include <slimgrad/fit.h>
+#include <slimgrad/measure.h>
 
 #include "arrays/apply/loop_treatment.h"
 #include "arrays/coding/payload_layout.h"

@@ -10,7 +10,6 @@
 #include "arrays/coding/payload_parts.h"
 #include "base/check.h"
 #include "formats/payload_header.h"
-#include "kernels/coding/add_values.h"
 #include "kernels/coding/nonzeros.h"
 #include "kernels/coding/uniform.h"
 #include "kernels/coding/value_symbols.h"

@@ -5,7 +5,6 @@
 #include "arrays/apply/loop_treatment.h"
 #include "arrays/apply/value_table.h"
 #include "arrays/coding/checksum.h"
-#include "arrays/coding/payload_choice.h"
 #include "arrays/coding/payload_layout.h"
 #include "arrays/coding/payload_parts.h"
 #include "base/check.h"

@@ -1,6 +1,6 @@
 #include "arrays/coding/payload_parts.h"
 
-#include "kernels/coding/byte_counts.h"
+#include "kernels/coding/value_symbols.h"
 
 namespace slimgrad {
 namespace {

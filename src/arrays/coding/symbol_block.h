@@ -29,7 +29,7 @@
 
 #include <slimgrad/payload.h>
 
-#include "base/decode_status.h"
+#include "formats/code_tables.h"
 #include "math/coding/frequencies.h"
 
 namespace slimgrad {

@@ -6,10 +6,10 @@
 #include "base/check.h"
 #include "base/scratch.h"
 #include "formats/bit_packing.h"
-#include "kernels/coding/byte_counts.h"
 #include "kernels/coding/escapes.h"
 #include "kernels/coding/huffman.h"
 #include "kernels/coding/rans.h"
+#include "kernels/coding/value_symbols.h"
 #include "kernels/coding/zero_mask.h"
 
 namespace slimgrad {

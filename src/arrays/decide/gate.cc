@@ -10,7 +10,7 @@
 #include "arrays/decide/gate_pass.h"
 #include "base/check.h"
 #include "kernels/measure/gather.h"
-#include "kernels/measure/max_magnitude.h"
+#include "kernels/measure/magnitude_range.h"
 
 namespace slimgrad {
 namespace {

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <span>
 
-#include "base/decode_status.h"
 #include "formats/code_tables.h"
 
 namespace slimgrad::kernels {

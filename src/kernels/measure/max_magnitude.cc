@@ -1,6 +1,6 @@
 // The order of the bits of non-negative floats, of any of the three types, is the order of the
 // floats: the maximum is one of integers, and Inf and NaN are the largest of them.
-#include "kernels/measure/max_magnitude.h"
+#include "kernels/measure/magnitude_range.h"
 
 #include <algorithm>
 #include <bit>

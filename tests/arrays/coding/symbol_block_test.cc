@@ -5,9 +5,9 @@
 #include <slimgrad/error.h>
 
 #include "arrays/coding/symbols.h"
-#include "kernels/coding/byte_counts.h"
 #include "kernels/coding/escapes.h"
 #include "kernels/coding/rans.h"
+#include "kernels/coding/value_symbols.h"
 
 namespace slimgrad {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "arrays/coding/symbols.h"
-#include "kernels/coding/byte_counts.h"
+#include "kernels/coding/value_symbols.h"
 #include "math/coding/frequencies.h"
 
 namespace slimgrad::kernels {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "arrays/coding/symbols.h"
-#include "kernels/coding/byte_counts.h"
+#include "kernels/coding/value_symbols.h"
 
 namespace slimgrad {
 namespace {
