@@ -28,9 +28,8 @@ NAMES = ", ".join((*CODECS, "or a format such as 1-4-3"))  # for messages
 def _split_for_gradients(bits: int) -> str:
     """What codecs make of "fpN": the best split for magnitudes that spread over 1 to 5 octaves (the
     standard deviation of their log2), as gradients' do. One for all, and not one for each piece:
-    codes are entropy-coded, so that a bit more of mantissa divides the squared error by 4 and costs
-    a bit, whatever the piece. Another split is another rate and no better code; and a reader knows
-    the format before it reads."""
+    codes are entropy-coded, so with a split of its own a piece mostly takes more bytes for less
+    error; and a reader knows the format before it reads."""
     return str(best_format(bits, (1, 5)))
 
 
