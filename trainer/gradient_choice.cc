@@ -5,12 +5,12 @@
 #include <cmath>
 #include <string>
 
+#include <slimgrad/float_format.h>
+
 #include "base/check.h"
 
 namespace slimgrad::trainer {
 namespace {
-
-constexpr int kLeastBits = 2, kMostBits = 8;
 
 [[noreturn]] void refuse(std::string_view text) {
   throw_invalid("gradients",
@@ -19,26 +19,12 @@ constexpr int kLeastBits = 2, kMostBits = 8;
                 text);
 }
 
-template <typename Number>
-Number number_in(std::string_view digits, std::string_view text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size()) refuse(text);
-  return number;
-}
-
 double sparsity_in(std::string_view digits, std::string_view text) {
-  const double sparsity = number_in<double>(digits, text);
-  if (!(sparsity >= 0 && sparsity < 1)) refuse(text);
+  double sparsity = 0;
+  const char* const last = digits.data() + digits.size();
+  const auto [end, error] = std::from_chars(digits.data(), last, sparsity);
+  if (error != std::errc() || end != last || !(sparsity >= 0 && sparsity < 1)) refuse(text);
   return sparsity;
-}
-
-FloatFormat format_in(std::string_view name, std::string_view text) {
-  try {
-    return FloatFormat::parse(name);
-  } catch (const InvalidArgument&) {
-    refuse(text);
-  }
 }
 
 }  // namespace
@@ -61,14 +47,10 @@ GradientChoice parse_gradient_choice(std::string_view text) {
     if (plus == rest.size()) return {.gates = settings};
     rest.remove_prefix(plus + 1);
   }
-  if (rest.starts_with("1-")) {
-    settings.format = format_in(rest, text);
-    settings.bits = settings.format->bits();
-    return {.gates = settings};
-  }
-  if (!rest.starts_with("fp")) refuse(text);
-  settings.bits = number_in<int>(rest.substr(2), text);
-  if (settings.bits < kLeastBits || settings.bits > kMostBits) refuse(text);
+  const std::optional<FloatChoice> choice = parse_float_choice(rest);
+  if (!choice) refuse(text);
+  settings.bits = choice->bits;
+  settings.format = choice->format;
   return {.gates = settings};
 }
 

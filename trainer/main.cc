@@ -12,7 +12,6 @@
 #include <slimgrad/error.h>
 #include <slimgrad/version.h>
 
-#include "program/colours.h"
 #include "program/completion.h"
 #include "program/flags.h"
 #include "program/table.h"

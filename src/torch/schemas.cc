@@ -31,7 +31,9 @@ TORCH_LIBRARY(slimgrad, m) {
       "allocate(Tensor[] layers, float sparsity, str objective, str method, float cap, "
       "int[] target_layers, float[] target_cosines) -> Tensor");
 
-  // Formats, as exponent and mantissa bits.
+  // Formats, as exponent and mantissa bits. parse_float_choice gives (bits, exponent bits, mantissa
+  // bits) of "1-4-1", (bits) of "fp6", and nothing of other text.
+  m.def("parse_float_choice(str text) -> int[]");
   m.def("format_values(int exponent_bits, int mantissa_bits) -> Tensor");
   m.def("relative_error(int exponent_bits, int mantissa_bits, float log2_std) -> float");
   m.def("best_format(int bits, float log2_std_low, float log2_std_high, str method) -> (int, int)");

@@ -23,7 +23,10 @@ def model() -> nn.Module:
         (lambda: sg.Saved(bits=5), "[Saved] expected bits"),
         (lambda: sg.compress(model(), activations=7), "[compress] expected bits"),
         (lambda: sg.nn.convert_activations(model(), 7), "[convert_activations] expected bits"),
-        (lambda: sg.compress(model(), "fp9"), "[compress] expected 2 to 8 bits"),
+        (
+            lambda: sg.compress(model(), "fp9"),
+            "[compress] expected gradients to be 'fp2' to 'fp8', a format such as '1-4-1', a Prune",
+        ),
         (lambda: sg.Quantize(bits=9), "[Quantize] expected 2 to 8 bits"),
         (
             lambda: sg.compress(model(), sg.Prune(0.5), schedule={0: 2.0}),

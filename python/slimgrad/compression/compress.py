@@ -182,7 +182,8 @@ def compress(
     are also the projections of nn.MultiheadAttention, named ``attn.q``, ``attn.k``, ``attn.v`` and
     ``attn.out_proj``, and the Conv1D of transformers.
 
-    gradients: "fp4" to "fp8", a Prune, a Quantize, or a list with one of each; None for none.
+    gradients: "fp2" to "fp8", the best split for each layer as Quantize(bits) finds it; a format
+        such as "1-4-1"; a Prune, a Quantize, or a list with one of each; None for none.
     activations: 1 to 4 bits an element, or "exact"; see slimgrad.nn.convert_activations. Sigmoid
         and Tanh stay as they are unless ``include`` names them.
     saved: 8, 4, 2, "exact" or a Saved: what autograd saves in the model's forward, and in the

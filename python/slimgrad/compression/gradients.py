@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._support import check_choice, in_the_name_of
-from ..tensors.formats import FloatFormat, as_format
+from .._support import check_choice
+from ..tensors.formats import FloatFormat, as_format, parse_float_choice
 
 PRODUCTS = ("weight", "input")  # of a layer's backward pass: for the gradient of each
 
@@ -260,24 +260,23 @@ class Quantize:
 
 
 def parse_gradients(what) -> tuple[Prune | None, Quantize | None]:
-    """ "fp6", a Prune, a Quantize, several of them, or None, as (Prune, Quantize)."""
+    """ "fp6", "1-4-1", a Prune, a Quantize, several of them, or None, as (Prune, Quantize)."""
     prune = quantize = None
     if what is None:
         return prune, quantize
     items = what if isinstance(what, Iterable) and not isinstance(what, str) else [what]
     for item in items:
-        if isinstance(item, str):
-            if not (item.startswith("fp") and item[2:].isdigit()):
-                raise ValueError(f"[compress] expected gradients such as 'fp6', got {item!r}")
+        choice = parse_float_choice(item)
+        if choice is not None:
             with in_the_name_of("compress"):
-                item = Quantize(bits=int(item[2:]))
+                item = Quantize(choice) if isinstance(choice, int) else Quantize(format=choice)
         if isinstance(item, Prune) and prune is None:
             prune = item
         elif isinstance(item, Quantize) and quantize is None:
             quantize = item
         else:
             raise ValueError(
-                "[compress] expected gradients to be 'fp4' to 'fp8', a Prune, a Quantize, or one "
-                f"of each in a list; got {what!r}"
+                "[compress] expected gradients to be 'fp2' to 'fp8', a format such as '1-4-1', a "
+                f"Prune, a Quantize, or one of each in a list; got {what!r}"
             )
     return prune, quantize

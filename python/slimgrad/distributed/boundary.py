@@ -100,10 +100,11 @@ class StageOutput(_End):
     zero whose backward() waits for the gradient and runs this stage's backward pass.
 
     to: the rank, in ``group``, of the process with the StageInput.
-    activations: None sends them as they are; "lossless"; "fp3" to "fp8" and "uniform2" to
-        "uniform8" round them to nearest, which the backward pass takes for the identity.
+    activations: None sends them as they are; "lossless"; "fp3" to "fp8" (each tensor with the split
+        that suits it best), a format such as "1-4-3", and "uniform2" to "uniform8" round them to
+        nearest, which the backward pass takes for the identity.
     coding: "coded" (entropy coded) or "packed" (exactly as many bits as the format has, for fast
-        links), of fp3 to fp8.
+        links), of floats.
     tag: one for each boundary between the same two processes.
     timeout: seconds to wait for the other process; None as long as the process group does.
 
@@ -191,8 +192,9 @@ class StageInput(_End):
     and returns it; in backward the gradient is compressed and sent there.
 
     source: the rank, in ``group``, of the process with the StageOutput.
-    gradients: None sends them as they are; "lossless"; or as compress() takes them: "fp4" to "fp8",
-        a Prune, a Quantize, or one of each. What arrives is what the gate makes of them, exactly.
+    gradients: None sends them as they are; "lossless"; or as compress() takes them: "fp2" to "fp8",
+        "1-4-1", a Prune, a Quantize, or one of each. What arrives is what the gate makes of them,
+        exactly.
     shape, dtype: what is expected, -1 for any length; None takes what comes, up to max_bytes.
     max_bytes: what is announced to be larger is refused before it is received.
     coding, group, tag, timeout: as those of the StageOutput.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, fields, replace
 
@@ -9,20 +10,27 @@ import torch
 
 from .._library import ops
 from .._support import check_choice, in_the_name_of
-from ..tensors.formats import FloatFormat
+from ..tensors.formats import FloatFormat, best_format, parse_float_choice
 
-# The best splits for magnitudes that spread over 1 to 5 octaves (standard deviation of their log2),
-# as gradients' do: best_format(bits, (1, 5)).
-_FORMATS = {"fp8": "1-5-2", "fp6": "1-4-1", "fp4": "1-3-0"}
-
-# The names that Codec.parse accepts. "float32" is torch's own all-reduce.
+# The names that Codec.parse knows, beside formats such as "1-4-3". "float32" is torch's own
+# all-reduce.
 CODECS = (
     "lossless",
-    *_FORMATS,
+    *(f"fp{bits}" for bits in range(8, 1, -1)),
     *(f"uniform{bits}" for bits in range(8, 1, -1)),
     *(f"packed{bits}" for bits in range(8, 3, -1)),
     "pruned",
 )
+NAMES = ", ".join((*CODECS, "or a format such as 1-4-3"))  # for messages
+
+
+@functools.cache
+def _split_for_gradients(bits: int) -> str:
+    """What codecs make of "fpN": the best split for magnitudes that spread over 1 to 5 octaves (the
+    standard deviation of their log2), as gradients' do. One for all, and not one for each piece:
+    codes are entropy-coded, so with a split of its own a piece mostly takes more bytes for less
+    error; and a reader knows the format before it reads."""
+    return str(best_format(bits, (1, 5)))
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,8 @@ class Codec:
 
     @classmethod
     def parse(cls, name: str, **settings) -> Codec:
-        """``Codec.parse("uniform4", model="gennorm")``: a name of ``CODECS`` and what differs."""
+        """``Codec.parse("uniform4", model="gennorm")``: a name of ``CODECS``, or a format such as
+        "1-4-3", and what differs."""
         return cls(**{**_settings_of(name), **settings})
 
     @property
@@ -113,8 +122,8 @@ class Codec:
         if self.kind == "uniform":
             return f"{'packed' if self.coder == 'none' else 'uniform'}{self.bits}"
         if self.kind == "float":
-            named = {format: name for name, format in _FORMATS.items()}
-            return named.get(self.format, f"float {self.format}")
+            bits = FloatFormat(self.format).bits
+            return f"fp{bits}" if self.format == _split_for_gradients(bits) else self.format
         return self.kind
 
     @property
@@ -139,19 +148,19 @@ def as_codec(codec: Codec | str, op: str) -> Codec:
     if isinstance(codec, str):
         with in_the_name_of(op):
             return Codec.parse(codec)
-    raise TypeError(
-        f"[{op}] expected a Codec or one of {', '.join(CODECS)}; got {type(codec).__name__}"
-    )
+    raise TypeError(f"[{op}] expected a Codec or one of {NAMES}; got {type(codec).__name__}")
 
 
 def _settings_of(name: str) -> dict:
-    if name in _FORMATS:
-        return {"kind": "float", "format": _FORMATS[name]}
+    choice = parse_float_choice(name)
+    if choice is not None:
+        format = _split_for_gradients(choice) if isinstance(choice, int) else str(choice)
+        return {"kind": "float", "format": format}
     if name in ("lossless", "pruned"):
         return {"kind": name}
     match = re.fullmatch(r"(uniform|packed)([2-8])", name) if isinstance(name, str) else None
     if match is None or name not in CODECS:
-        raise ValueError(f"[Codec] expected one of {', '.join(CODECS)}; got {name!r}")
+        raise ValueError(f"[Codec] expected one of {NAMES}; got {name!r}")
     return {
         "kind": "uniform",
         "bits": int(match[2]),

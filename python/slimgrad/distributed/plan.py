@@ -12,7 +12,7 @@ from torch import nn
 from .._support import counter, derive_seed
 from .agreement import check_agreement, fingerprint
 from .auto import Choice, choose
-from .codec import CODECS, Codec, as_codec
+from .codec import NAMES, Codec, as_codec
 
 # Torch's own exchange, in the type of the gradients.
 PLAIN = "float32"
@@ -26,13 +26,18 @@ Schedule = Mapping[int, Codec | str]
 
 
 def _codec_or_plain(codec: Codec | str, argument: str, *also: str) -> Codec | None:
-    """also: names that the argument accepts besides CODECS, for the error message."""
+    """also: names that the argument accepts besides those of codecs, for the error message."""
     if codec == PLAIN:
         return None
-    if isinstance(codec, str) and codec not in CODECS:
-        names = ", ".join((*also, PLAIN, *CODECS))
-        raise ValueError(f"[register] expected {argument} to be one of {names}; got {codec!r}")
-    return as_codec(codec, "register")
+    if not isinstance(codec, str):
+        return as_codec(codec, "register")
+    try:
+        return Codec.parse(codec)
+    except ValueError:
+        names = ", ".join((*also, PLAIN, NAMES))
+        raise ValueError(
+            f"[register] expected {argument} to be one of {names}; got {codec!r}"
+        ) from None
 
 
 class Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from .._support import check_stream, fresh_seed, in_the_name_of
 from ..compression.compress import gate_options
 from ..compression.gate import GradientGate
 from ..compression.gradients import LossScale, Prune, Quantize, parse_gradients
-from ..tensors.formats import best_format, gradient_scale
+from ..tensors.formats import FloatFormat, best_format, gradient_scale, parse_float_choice
 from ..tensors.quantization import quantize
 from ..tensors.stats import measure
 from .frames import ACTIVATION, GRADIENT, PLAIN, Frame, frame_of, grid_frame, payload_frame
@@ -75,26 +76,35 @@ def gradient_frame(
 # ---- activations --------------------------------------------------------------------------------
 
 
-def parse_activations(activations: str | None, op: str) -> tuple[str, int]:
-    """The mode of encode(), or "plain", and its bits."""
+def parse_activations(activations: str | None, op: str) -> tuple[str, int | FloatFormat]:
+    """The mode of encode(), or "plain", and its bits; of floats the format if one was given."""
     if activations is None:
         return PLAIN, 0
     if activations == "lossless":
         return "lossless", 0
-    for prefix, mode, least in (("fp", "float", 3), ("uniform", "uniform", 2)):
-        digits = str(activations).removeprefix(prefix)
-        if digits != activations and digits.isdigit() and least <= int(digits) <= 8:
-            return mode, int(digits)
+    choice = parse_float_choice(activations)
+    # Of two bits, rounded to nearest, nothing but the largest magnitude is left.
+    if choice is not None and (choice if isinstance(choice, int) else choice.bits) >= 3:
+        return "float", choice
+    match = re.fullmatch(r"uniform([2-8])", str(activations))
+    if match is not None:
+        return "uniform", int(match[1])
     raise ValueError(
-        f"[{op}] expected activations to be None, 'lossless', 'fp3' to 'fp8' or 'uniform2' to "
-        f"'uniform8', got {activations!r}"
+        f"[{op}] expected activations to be None, 'lossless', 'fp3' to 'fp8', a format of 3 to 8 "
+        f"bits such as '1-4-3', or 'uniform2' to 'uniform8', got {activations!r}"
     )
 
 
 def activation_frame(
-    x: torch.Tensor, serial: int, mode: str, bits: int, packed: bool, wants_gradient: bool
+    x: torch.Tensor,
+    serial: int,
+    mode: str,
+    bits: int | FloatFormat,
+    packed: bool,
+    wants_gradient: bool,
 ) -> Frame:
-    """Few bits are rounded to nearest, so the values are the same in every process."""
+    """Few bits are rounded to nearest, so the values are the same in every process. Floats without
+    a format get the split with the least squared error on this tensor."""
     x = x.detach()
     options: dict[str, Any] = {
         "kind": ACTIVATION,
@@ -108,7 +118,9 @@ def activation_frame(
     if mode == "uniform":
         return payload_frame(x, **options, mode="uniform", bits=bits)
     stats = measure(x)
-    format = best_format(bits, stats, rounding="nearest", underflow="zero", error="squared")
+    format = bits
+    if isinstance(format, int):
+        format = best_format(format, stats, rounding="nearest", underflow="zero", error="squared")
     scale = gradient_scale(stats, format)
     return grid_frame(
         quantize(x, format, scale), **options, format=format, scale=scale, packed=packed

@@ -73,6 +73,17 @@ def _check_rounding(op: str, rounding: str, underflow: str, error: str) -> None:
         raise ValueError(f"[{op}] expected error to be relative or squared, got {error!r}")
 
 
+def parse_float_choice(text: object) -> int | FloatFormat | None:
+    """A float of few bits as users write it: the bits of "fp2" to "fp8", whose split the caller
+    chooses for the data at hand; the format of "1-4-1"; None for anything else."""
+    numbers = ops.parse_float_choice(text) if isinstance(text, str) else []
+    return (
+        FloatFormat(f"1-{numbers[1]}-{numbers[2]}")
+        if len(numbers) == 3
+        else next(iter(numbers), None)
+    )
+
+
 def relative_error(format: FloatFormat | str, log2_std: float) -> float:
     """Expected |x_q - x| / |x| of rounding to nearest, for log2|x| ~ N(0, log2_std^2)."""
     format = as_format(format, "relative_error")

@@ -1,4 +1,4 @@
-#include "program/json.h"
+#include "program/output.h"
 
 namespace slimgrad::program {
 

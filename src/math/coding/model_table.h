@@ -11,12 +11,12 @@
 // Every machine gets the same weights: the parameters are the values of 16-bit codes
 // (formats/model_parameter.h), and the arithmetic is that of portable_math.h: IEEE double +, -, *,
 // / in the order written.
-#ifndef SLIMGRAD_ARRAYS_CODING_MODEL_TABLE_H_
-#define SLIMGRAD_ARRAYS_CODING_MODEL_TABLE_H_
+#ifndef SLIMGRAD_MATH_CODING_MODEL_TABLE_H_
+#define SLIMGRAD_MATH_CODING_MODEL_TABLE_H_
 
 #include <cstdint>
 
-#include "arrays/coding/huffman_lengths.h"
+#include "math/coding/huffman_lengths.h"
 
 namespace slimgrad {
 
@@ -43,4 +43,4 @@ GammaPair portable_incomplete_gamma(double a, double x);
 
 }  // namespace slimgrad
 
-#endif  // SLIMGRAD_ARRAYS_CODING_MODEL_TABLE_H_
+#endif  // SLIMGRAD_MATH_CODING_MODEL_TABLE_H_

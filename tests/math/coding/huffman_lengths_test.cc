@@ -1,4 +1,4 @@
-#include "arrays/coding/huffman_lengths.h"
+#include "math/coding/huffman_lengths.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace slimgrad {
 namespace {
 
-std::uint64_t cost(const Weights& weights, const kernels::HuffmanLengths& lengths) {
+std::uint64_t cost(const Weights& weights, const HuffmanLengths& lengths) {
   std::uint64_t sum = 0;
   for (int s = 0; s < 256; ++s) sum += weights[s] * lengths[s];
   return sum;
@@ -50,8 +50,8 @@ TEST(HuffmanLengths, OptimalUnderTheLimitAgainstBruteForce) {
       list.push_back(w);
     }
     // With fewer than 11 words a limit of 8 binds only sometimes; both cases occur.
-    const kernels::HuffmanLengths lengths = huffman_lengths(weights, 8);
-    EXPECT_TRUE(kernels::is_valid(lengths));
+    const HuffmanLengths lengths = huffman_lengths(weights, 8);
+    EXPECT_TRUE(is_valid(lengths));
     EXPECT_EQ(cost(weights, lengths), brute_force(list, 8));
   }
 }
@@ -79,7 +79,7 @@ TEST(HuffmanLengths, ExtremeWeights) {
   Weights weights = {};
   weights[7] = 1;
   weights[200] = std::uint64_t{1} << 50;
-  kernels::HuffmanLengths lengths = huffman_lengths(weights);
+  HuffmanLengths lengths = huffman_lengths(weights);
   EXPECT_EQ(lengths[7], 1);
   EXPECT_EQ(lengths[200], 1);
   // Fibonacci weights would need words of 30 bits.
@@ -90,10 +90,10 @@ TEST(HuffmanLengths, ExtremeWeights) {
     b += std::exchange(a, b);
   }
   lengths = huffman_lengths(weights);
-  EXPECT_TRUE(kernels::is_valid(lengths));
+  EXPECT_TRUE(is_valid(lengths));
   // All 256 with weights from 1 to 2^40: the limit leaves little choice but must hold.
   for (int s = 0; s < 256; ++s) weights[s] = std::uint64_t{1} << s % 41;
-  EXPECT_TRUE(kernels::is_valid(huffman_lengths(weights)));
+  EXPECT_TRUE(is_valid(huffman_lengths(weights)));
 }
 
 }  // namespace

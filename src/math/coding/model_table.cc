@@ -1,4 +1,4 @@
-#include "arrays/coding/model_table.h"
+#include "math/coding/model_table.h"
 
 #include <algorithm>
 #include <cmath>

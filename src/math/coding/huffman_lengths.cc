@@ -1,4 +1,4 @@
-#include "arrays/coding/huffman_lengths.h"
+#include "math/coding/huffman_lengths.h"
 
 #include <algorithm>
 #include <vector>
@@ -12,7 +12,7 @@ namespace slimgrad {
 // are the choice; going back down, a list's chosen items are a prefix, its packages among them
 // choose twice as many items of the list below, and each coin in a prefix adds one bit to its
 // symbol.
-kernels::HuffmanLengths huffman_lengths(const Weights& weights, int limit) {
+HuffmanLengths huffman_lengths(const Weights& weights, int limit) {
   std::array<std::uint8_t, 256> symbols;
   std::size_t m = 0;
   for (int s = 0; s < 256; ++s)
@@ -21,7 +21,7 @@ kernels::HuffmanLengths huffman_lengths(const Weights& weights, int limit) {
                    [&](std::uint8_t a, std::uint8_t b) { return weights[a] < weights[b]; });
 
   // is_package[level][i] tells what item i of a level's merged list is; a coin goes first in a tie.
-  std::array<std::array<bool, 512>, kernels::kMaxHuffmanBits> is_package;
+  std::array<std::array<bool, 512>, kMaxHuffmanBits> is_package;
   std::array<std::uint64_t, 512> below, list;
   std::size_t below_size = 0;
   for (int level = 0; level < limit; ++level) {
@@ -40,7 +40,7 @@ kernels::HuffmanLengths huffman_lengths(const Weights& weights, int limit) {
     below_size = size;
   }
 
-  kernels::HuffmanLengths lengths = {};
+  HuffmanLengths lengths = {};
   std::size_t chosen = 2 * m - 2;
   for (int level = limit - 1; level >= 0; --level) {
     std::size_t coins = 0;

@@ -1,7 +1,6 @@
-#include "arrays/coding/frequencies.h"
+#include "math/coding/frequencies.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -14,7 +13,7 @@ namespace {
 // saving[f] = ln((f + 1) / f) = 2 artanh(1 / (2 f + 1)): what a symbol of weight one saves, in
 // nats, when its frequency grows from f to f + 1.
 struct SavingTable {
-  std::array<double, kernels::kMaxRansFrequency> saving;
+  std::array<double, kMaxRansFrequency> saving;
   constexpr SavingTable() : saving() {
     for (std::size_t f = 1; f < saving.size(); ++f) {
       const double y = 1.0 / (2.0 * static_cast<double>(f) + 1.0);
@@ -37,7 +36,7 @@ class Exchange {
     constexpr double kNever = std::numeric_limits<double>::infinity();
     const double w = static_cast<double>(weight_[i]);
     frequency[i] = f;
-    gain_[i] = f < kernels::kMaxRansFrequency ? w * kSaving.saving[f] : -kNever;
+    gain_[i] = f < kMaxRansFrequency ? w * kSaving.saving[f] : -kNever;
     loss_[i] = f > 1 ? w * kSaving.saving[f - 1] : kNever;
   }
   std::size_t best_to_grow() const {
@@ -68,36 +67,9 @@ constexpr int kPlacedBits = 8 + 16;
 // The largest share of the code that all places together may take.
 constexpr double kMostPlaced = 0.003;
 
-struct Range {
-  int first = 256, last = -1;
-};
-
-template <class Table>
-Range range_in_use(const Table& table) {
-  Range range;
-  for (int s = 0; s < 256; ++s)
-    if (table[s] != 0) range = {std::min(range.first, s), s};
-  return range;
-}
-
-void put_step(int step, BitWriter& out) {
-  const int zigzag = step > 0 ? 2 * step : -2 * step - (step < 0 ? 1 : 0);
-  for (int i = 0; i < zigzag; ++i) out.put(0, 1);
-  out.put(1, 1);
-}
-
-bool get_step(BitReader& in, int& step) {
-  for (int zigzag = 0; zigzag <= 32; ++zigzag)
-    if (in.get(1) == 1) {
-      step = zigzag % 2 == 0 ? zigzag / 2 : -(zigzag + 1) / 2;
-      return true;
-    }
-  return false;
-}
-
 }  // namespace
 
-Weights to_weights(const kernels::ByteCounts& counts) {
+Weights to_weights(const std::array<std::uint32_t, 256>& counts) {
   Weights weights;
   std::copy(counts.begin(), counts.end(), weights.begin());
   return weights;
@@ -107,7 +79,7 @@ Weights to_weights(const kernels::ByteCounts& counts) {
 // choice is optimal as soon as no exchange of one unit between two symbols improves it. Begin near
 // the optimum, with each symbol's share rounded; then mend the sum, and exchange, always by the
 // best unit.
-std::optional<kernels::RansFrequencies> fit_frequencies(const Weights& weights) {
+std::optional<RansFrequencies> fit_frequencies(const Weights& weights) {
   std::array<std::uint64_t, 256> weight;
   std::array<std::uint8_t, 256> symbol;
   std::size_t m = 0;
@@ -121,17 +93,17 @@ std::optional<kernels::RansFrequencies> fit_frequencies(const Weights& weights) 
   if (m < 2) return std::nullopt;
 
   // Symbols that deserve less than 1 take 1; the others share the rest.
-  double rest_weight = sum, rest = kernels::kRansTotal;
+  double rest_weight = sum, rest = kRansTotal;
   for (std::size_t i = 0; i < m; ++i)
-    if (static_cast<double>(weight[i]) * kernels::kRansTotal < sum) {
+    if (static_cast<double>(weight[i]) * kRansTotal < sum) {
       rest_weight -= static_cast<double>(weight[i]);
       rest -= 1.0;
     }
   Exchange exchange(weight, m);
-  std::int64_t missing = kernels::kRansTotal;
+  std::int64_t missing = kRansTotal;
   for (std::size_t i = 0; i < m; ++i) {
     const double share = static_cast<double>(weight[i]) * (rest / rest_weight) + 0.5;
-    const double f = std::clamp(share, 1.0, static_cast<double>(kernels::kMaxRansFrequency));
+    const double f = std::clamp(share, 1.0, static_cast<double>(kMaxRansFrequency));
     exchange.set(i, static_cast<std::uint32_t>(f));
     missing -= exchange.frequency[i];
   }
@@ -151,13 +123,13 @@ std::optional<kernels::RansFrequencies> fit_frequencies(const Weights& weights) 
     exchange.set(grow, exchange.frequency[grow] + 1);
     exchange.set(shrink, exchange.frequency[shrink] - 1);
   }
-  kernels::RansFrequencies frequencies;
+  RansFrequencies frequencies;
   for (std::size_t i = 0; i < m; ++i)
     frequencies.frequency[symbol[i]] = static_cast<std::uint16_t>(exchange.frequency[i]);
   return frequencies;
 }
 
-double coded_bits(const Weights& weights, const kernels::RansFrequencies& frequencies) {
+double coded_bits(const Weights& weights, const RansFrequencies& frequencies) {
   const std::uint32_t most =
       *std::max_element(frequencies.frequency.begin(), frequencies.frequency.end());
   double nats = 0.0, sum = 0.0;
@@ -167,7 +139,7 @@ double coded_bits(const Weights& weights, const kernels::RansFrequencies& freque
       const bool escapes = frequencies.escapes(s);
       const std::uint32_t f = frequencies.frequency[escapes ? frequencies.escape : s];
       nats -= w * portable_log(static_cast<double>(f > 0 ? f : most));
-      sum += w * (kernels::kRansBits + (escapes ? 8 : f > 0 ? 0 : kPlacedBits));
+      sum += w * (kRansBits + (escapes ? 8 : f > 0 ? 0 : kPlacedBits));
     }
   return nats / kPortableLn2 + sum;
 }
@@ -183,8 +155,7 @@ double entropy_bits(const Weights& weights) {
   return sum > 0 ? (nats + sum * portable_log(sum)) / kPortableLn2 : 0.0;
 }
 
-std::optional<kernels::RansFrequencies> choose_frequencies(const Weights& weights,
-                                                           CountedFrom from) {
+std::optional<RansFrequencies> choose_frequencies(const Weights& weights, CountedFrom from) {
   const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
   Weights merged = weights;
   std::uint64_t rare = 0;
@@ -206,12 +177,12 @@ std::optional<kernels::RansFrequencies> choose_frequencies(const Weights& weight
     rare = 1;
   }
   merged[escape] = rare;
-  std::optional<kernels::RansFrequencies> frequencies = fit_frequencies(merged);
+  std::optional<RansFrequencies> frequencies = fit_frequencies(merged);
   if (frequencies) frequencies->escape = escape;
   return frequencies;
 }
 
-std::optional<kernels::RansFrequencies> choose_common_frequencies(const Weights& weights) {
+std::optional<RansFrequencies> choose_common_frequencies(const Weights& weights) {
   const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
   const std::uint64_t most_rare = sum >> kPlacedShare;
   if (most_rare == 0) return std::nullopt;  // so few that each one counts
@@ -219,65 +190,10 @@ std::optional<kernels::RansFrequencies> choose_common_frequencies(const Weights&
   std::uint64_t rare = 0;
   for (std::uint64_t& weight : common)
     if (weight <= most_rare) rare += std::exchange(weight, 0);
-  std::optional<kernels::RansFrequencies> frequencies = fit_frequencies(common);
+  std::optional<RansFrequencies> frequencies = fit_frequencies(common);
   if (!frequencies) return frequencies;
   const double places = kPlacedBits * static_cast<double>(rare);
   return places <= kMostPlaced * coded_bits(weights, *frequencies) ? frequencies : std::nullopt;
-}
-
-void write_frequencies(const kernels::RansFrequencies& frequencies, BitWriter& out) {
-  const Range range = range_in_use(frequencies.frequency);
-  out.put(frequencies.has_escape() ? 1 : 0, 1);
-  if (frequencies.has_escape()) out.put(static_cast<std::uint32_t>(frequencies.escape), 8);
-  out.put(static_cast<std::uint32_t>(range.first), 8);
-  out.put(static_cast<std::uint32_t>(range.last), 8);
-  int width = 1;
-  for (int s = range.first; s <= range.last; ++s) {
-    const std::uint32_t f = frequencies.frequency[s];
-    put_step(std::bit_width(f) - width, out);
-    width = std::bit_width(f);
-    if (width > 1) out.put(f, width - 1);
-  }
-}
-
-bool read_frequencies(BitReader& in, kernels::RansFrequencies& frequencies) {
-  frequencies.escape = in.get(1) == 1 ? static_cast<int>(in.get(8)) : -1;
-  const std::uint32_t first = in.get(8), last = in.get(8);
-  frequencies.frequency = {};
-  int width = 1, step;
-  for (std::uint32_t s = first; s <= last; ++s) {
-    if (!get_step(in, step)) return false;
-    width += step;
-    if (width < 0 || width > 12) return false;
-    std::uint32_t f = width == 0 ? 0 : 1u << (width - 1);
-    if (width > 1) f |= in.get(width - 1);
-    frequencies.frequency[s] = static_cast<std::uint16_t>(f);
-  }
-  return !in.overflowed() && in.ends_in_zeros() && kernels::is_valid(frequencies);
-}
-
-void write_lengths(const kernels::HuffmanLengths& lengths, BitWriter& out) {
-  const Range range = range_in_use(lengths);
-  out.put(static_cast<std::uint32_t>(range.first), 8);
-  out.put(static_cast<std::uint32_t>(range.last), 8);
-  int length = kernels::kMaxHuffmanBits;
-  for (int s = range.first; s <= range.last; ++s) {
-    put_step(lengths[s] - length, out);
-    length = lengths[s];
-  }
-}
-
-bool read_lengths(BitReader& in, kernels::HuffmanLengths& lengths) {
-  const std::uint32_t first = in.get(8), last = in.get(8);
-  lengths = {};
-  int length = kernels::kMaxHuffmanBits, step;
-  for (std::uint32_t s = first; s <= last; ++s) {
-    if (!get_step(in, step)) return false;
-    length += step;
-    if (length < 0 || length > kernels::kMaxHuffmanBits) return false;
-    lengths[s] = static_cast<std::uint8_t>(length);
-  }
-  return !in.overflowed() && in.ends_in_zeros() && kernels::is_valid(lengths);
 }
 
 }  // namespace slimgrad

@@ -1,11 +1,11 @@
 // Optimal code lengths under a limit.
-#ifndef SLIMGRAD_ARRAYS_CODING_HUFFMAN_LENGTHS_H_
-#define SLIMGRAD_ARRAYS_CODING_HUFFMAN_LENGTHS_H_
+#ifndef SLIMGRAD_MATH_CODING_HUFFMAN_LENGTHS_H_
+#define SLIMGRAD_MATH_CODING_HUFFMAN_LENGTHS_H_
 
 #include <array>
 #include <cstdint>
 
-#include "kernels/coding/huffman.h"
+#include "formats/code_tables.h"
 
 namespace slimgrad {
 
@@ -16,9 +16,8 @@ using Weights = std::array<std::uint64_t, 256>;
 // O(limit * symbols). The same weights give the same lengths on every machine.
 // REQUIRES: at least two non-zero weights, 8 <= limit <= kMaxHuffmanBits, the sum of the weights
 // below 2^52.
-kernels::HuffmanLengths huffman_lengths(const Weights& weights,
-                                        int limit = kernels::kMaxHuffmanBits);
+HuffmanLengths huffman_lengths(const Weights& weights, int limit = kMaxHuffmanBits);
 
 }  // namespace slimgrad
 
-#endif  // SLIMGRAD_ARRAYS_CODING_HUFFMAN_LENGTHS_H_
+#endif  // SLIMGRAD_MATH_CODING_HUFFMAN_LENGTHS_H_

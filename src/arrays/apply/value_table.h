@@ -1,6 +1,6 @@
 // What every code stands for, as a table over all bytes.
-#ifndef SLIMGRAD_ARRAYS_CODING_VALUE_TABLE_H_
-#define SLIMGRAD_ARRAYS_CODING_VALUE_TABLE_H_
+#ifndef SLIMGRAD_ARRAYS_APPLY_VALUE_TABLE_H_
+#define SLIMGRAD_ARRAYS_APPLY_VALUE_TABLE_H_
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include <slimgrad/float_format.h>
 
-#include "arrays/apply/loop_treatment.h"
+#include "formats/value_types.h"
 #include "kernels/half_float.h"
 
 namespace slimgrad {
@@ -17,7 +17,7 @@ namespace slimgrad {
 // The nearest number of the type; what is too large for it becomes its largest.
 template <typename T>
 T to_value_type(double value) {
-  const double largest = largest_of(kDType<T>);
+  const double largest = kLargest<T>;
   // Adding +0 makes -0 +0 and changes nothing else.
   const auto clamped = static_cast<float>(std::clamp(value, -largest, largest) + 0.0);
   return kernels::from_float_bits<T>(std::bit_cast<std::uint32_t>(clamped));
@@ -43,4 +43,4 @@ std::array<T, 256> uniform_value_table(int half, float step) {
 
 }  // namespace slimgrad
 
-#endif  // SLIMGRAD_ARRAYS_CODING_VALUE_TABLE_H_
+#endif  // SLIMGRAD_ARRAYS_APPLY_VALUE_TABLE_H_

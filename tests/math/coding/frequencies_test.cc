@@ -1,4 +1,4 @@
-#include "arrays/coding/frequencies.h"
+#include "math/coding/frequencies.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "arrays/coding/symbols.h"
+#include "kernels/coding/value_symbols.h"
 
 namespace slimgrad {
 namespace {
@@ -36,7 +37,7 @@ TEST(Frequencies, OptimalAgainstDynamicProgramming) {
     for (std::size_t i = 0; i < list.size(); ++i)
       weights[20 * i] = list[i] = 1 + (random() >> (20 + random() % 43));
     const auto f = fit_frequencies(weights);
-    ASSERT_TRUE(f && kernels::is_valid(*f));
+    ASSERT_TRUE(f && is_valid(*f));
     const double best = best_cost(list, 4096);
     EXPECT_NEAR(coded_bits(weights, *f), best, 1e-9 * best);
   }
@@ -59,7 +60,7 @@ TEST(Frequencies, ExtremeCounts) {
   // 255 symbols that deserve nothing and one that deserves all.
   weights[77] = std::uint64_t{1} << 50;
   const auto f = fit_frequencies(weights);
-  ASSERT_TRUE(f && kernels::is_valid(*f));
+  ASSERT_TRUE(f && is_valid(*f));
   EXPECT_EQ(f->frequency[77], 4096 - 255);
 }
 
@@ -71,8 +72,8 @@ TEST(Frequencies, RareSymbolsShareAnEscape) {
   EXPECT_FALSE(choose_frequencies(weights)->has_escape());  // one rare symbol gains nothing
   weights[3] = 50;
   weights[200] = 1;
-  const kernels::RansFrequencies f = choose_frequencies(weights).value();
-  ASSERT_TRUE(kernels::is_valid(f));
+  const RansFrequencies f = choose_frequencies(weights).value();
+  ASSERT_TRUE(is_valid(f));
   EXPECT_EQ(f.escape, 3);
   for (const int s : {3, 102, 200}) EXPECT_TRUE(f.escapes(s));
   EXPECT_FALSE(f.escapes(100));
@@ -80,7 +81,7 @@ TEST(Frequencies, RareSymbolsShareAnEscape) {
   Weights one = {};
   one[5] = 1 << 20;
   one[6] = one[7] = 1;
-  const kernels::RansFrequencies two = choose_frequencies(one).value();
+  const RansFrequencies two = choose_frequencies(one).value();
   EXPECT_EQ(two.frequency[5] + two.frequency[6], 4096);
   EXPECT_EQ(two.escape, 6);
   // The cost is that of the escape and eight bits.
@@ -96,8 +97,8 @@ TEST(Frequencies, TheCommonOnesAlone) {
   weights[102] = 9;  // 2^-16 of all is 8
   weights[103] = 8;
   weights[200] = 1;
-  const kernels::RansFrequencies f = choose_common_frequencies(weights).value();
-  ASSERT_TRUE(kernels::is_valid(f));
+  const RansFrequencies f = choose_common_frequencies(weights).value();
+  ASSERT_TRUE(is_valid(f));
   EXPECT_FALSE(f.has_escape());
   EXPECT_EQ(f.frequency[102], 1);
   EXPECT_EQ(f.frequency[103] + f.frequency[200], 0);
@@ -111,29 +112,6 @@ TEST(Frequencies, TheCommonOnesAlone) {
   weights.fill(8);
   weights[100] = weights[101] = 1 << 18;
   EXPECT_FALSE(choose_common_frequencies(weights));
-}
-
-TEST(Frequencies, TheTableTravels) {
-  for (const double shape : {0.3, 0.7, 2.0})
-    for (const std::size_t n : {50u, 3000u, 200000u}) {
-      const Weights weights = to_weights(kernels::count_bytes(gennorm_codes(shape, n)));
-      const kernels::RansFrequencies f = *choose_frequencies(weights);
-      std::vector<std::uint8_t> bytes(2000);
-      BitWriter writer{std::span(bytes)};
-      write_frequencies(f, writer);
-      ASSERT_FALSE(writer.overflowed());
-      EXPECT_LT(writer.num_bytes(), 200u);
-      bytes.resize(writer.num_bytes());
-      BitReader reader{std::span<const std::uint8_t>(bytes)};
-      kernels::RansFrequencies back;
-      ASSERT_TRUE(read_frequencies(reader, back));
-      EXPECT_EQ(reader.num_bytes(), bytes.size());
-      EXPECT_EQ(back.escape, f.escape);
-      EXPECT_EQ(back.frequency, f.frequency);
-      bytes.pop_back();
-      BitReader cut{std::span<const std::uint8_t>(bytes)};
-      EXPECT_FALSE(read_frequencies(cut, back));
-    }
 }
 
 TEST(Frequencies, CountedEntropyIsTheLibrarys) {

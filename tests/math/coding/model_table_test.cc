@@ -1,14 +1,14 @@
-#include "arrays/coding/model_table.h"
+#include "math/coding/model_table.h"
 
 #include <gtest/gtest.h>
 
 #include <boost/math/special_functions/gamma.hpp>
 #include <cmath>
 
-#include "arrays/coding/frequencies.h"
 #include "arrays/coding/symbols.h"
 #include "formats/model_parameter.h"
 #include "golden.h"
+#include "math/coding/frequencies.h"
 
 namespace slimgrad {
 namespace {
@@ -133,8 +133,8 @@ TEST(ModelTable, GoldenCrossEntropiesAndHuffmanCosts) {
       const Weights weights = model_weights(m);
       double sum = 0.0, cross = 0.0, coded = 0.0;
       for (const std::uint64_t w : weights) sum += static_cast<double>(w);
-      const kernels::RansFrequencies f = *choose_frequencies(weights);
-      const kernels::HuffmanLengths lengths = huffman_lengths(weights);
+      const RansFrequencies f = *choose_frequencies(weights);
+      const HuffmanLengths lengths = huffman_lengths(weights);
       for (int k = truth.first; k <= 255; ++k) {
         cross -= p[k] * std::log2(static_cast<double>(weights[k]) / sum);
         const bool escapes = f.escapes(k);
