@@ -13,7 +13,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "arrays/sparse/input.h"
 #include "arrays/sparse/layout.h"
 #include "arrays/sparse/tap_tiles.h"
 
@@ -99,7 +98,7 @@ SparseKind sparse_kind(const PricedProduct& p) {
   if (p.product == Product::kWeight)
     return s.groups > 1 ? kWeightGroups : s.taps() == 1 ? kWeightOneTap : kWeightTaps;
   if (s.groups > 1) return kInputGroups;
-  return s.is_linear() ? kInputPixels : wants_spreading(s) ? kInputSpread : kInputGathered;
+  return s.is_linear() ? kInputPixels : kInputGathered;
 }
 
 // Whatever survives: the call with its plan; the sample; a pass over the gradient; the input and
@@ -116,7 +115,7 @@ struct Cut {
   double iterations;  // of the loop for one survivor and tile
 };
 Cut cut_of(const PricedProduct& p) {
-  if (p.product == Product::kInput && !wants_spreading(p.shape)) {
+  if (p.product == Product::kInput) {
     const ColumnTiles tiles = column_tiles(p.shape.group_in(), kMaxInputEights);
     return {static_cast<double>(tiles.count), static_cast<double>(tiles.eights),
             static_cast<double>(p.shape.taps())};
@@ -148,8 +147,6 @@ CompressTerms compress_terms(const PricedProduct& p) {
   double sums = inputs * cut.tiles;     // gathered, one for every pixel
   if (p.product == Product::kWeight)
     sums = sizes.gradient * cut.tiles * cut.iterations / kPixelsAList;
-  else if (wants_spreading(p.shape))
-    sums = sizes.gradient * cut.tiles * cut.iterations;
   const double weights = static_cast<double>(s.out_channels * s.taps()) * width;
   constexpr double kKept = (48 << 20) / sizeof(float);  // about; fresh memory costs several passes
   return {1,
