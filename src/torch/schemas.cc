@@ -161,13 +161,13 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "sparse_report(Tensor choice, str product) "
       "-> (str, str, float, str, int, float, float, float)");
-  // The model behind it, for fitting it: the kinds of the dense and the sparse kernel; the
-  // terms of the dense product, and of the sparse one what does not shrink with its survivors and
-  // what all values would take; and the nanoseconds of these three.
+  // The model behind it, for fitting it: the terms of the dense product, and of the sparse one what
+  // does not shrink with its survivors and what all values would take; nanoseconds of the second
+  // that have no fitted constant; and the nanoseconds of these three.
   m.def(
       "_sparse_cost(Tensor grad, Tensor x, Tensor weight, int[] stride, int[] padding, "
       "int[] dilation, int groups, str product) "
-      "-> (int[], float[], float[], float[], float[])");
+      "-> (float[], float[], float[], float, float[])");
 
   // Layers with a sparse backward pass. The five tensors are a layer's state
   // (torch/decide/plan_tensor.h for each product, torch/sparse/product_choice.h); backward reads
