@@ -27,6 +27,7 @@ import io
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -375,6 +376,8 @@ def train(arguments: argparse.Namespace, name: str, seed: int, record: Path, ran
 
 
 def _rank(rank: int, store: str, arguments: argparse.Namespace, *run) -> None:
+    # With which mp.spawn ends ranks whose parent has gone. A shell's background jobs ignore it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(arguments.threads)
     ranks = SETTINGS[run[0]].ranks
     dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks)
