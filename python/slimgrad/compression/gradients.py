@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._support import check_choice
+from .._support import check_choice, in_the_name_of
 from ..tensors.formats import FloatFormat, as_format, parse_float_choice
 
 PRODUCTS = ("weight", "input")  # of a layer's backward pass: for the gradient of each
