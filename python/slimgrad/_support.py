@@ -118,12 +118,12 @@ def check_choice(value: str, what: str, op: str, name: str) -> None:
 # ---- seeds ---------------------------------------------------------------------------------------
 
 
-def fresh_seed(seed: int | None) -> int:
+def fresh_seed(seed: int | None, op: str = "compress") -> int:
     """``seed``, or one from torch's generator, so that torch.manual_seed reproduces a run."""
     if seed is None:
         return int(torch.randint(1 << 62, (), device="cpu").item())
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise ValueError(f"[compress] expected seed to be a whole number or None, got {seed!r}")
+        raise ValueError(f"[{op}] expected seed to be a whole number or None, got {seed!r}")
     return _as_int64(seed)
 
 
