@@ -269,6 +269,15 @@ def test_copies_and_pickles():
         assert same(gradients(twin, gpt_step), gradients(copy.deepcopy(model), gpt_step))
 
 
+def test_errors_in_backward_name_compress():
+    layer = nn.Linear(64, 64)
+    sg.compress(layer, saved=8, seed=1)
+    x = torch.randn(128, 64, requires_grad=True)
+    loss = layer(x * 1).sum()
+    with pytest.raises(RuntimeError, match=r"\[compress\] expected backward without create_graph"):
+        torch.autograd.grad(loss, layer.weight, create_graph=True)
+
+
 def test_evaluation_draws_nothing():
     model, controller = fresh(saved=4)
     with torch.no_grad():

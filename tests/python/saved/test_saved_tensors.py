@@ -319,6 +319,20 @@ def test_indices_are_kept_in_as_few_bytes_as_they_need():
     assert (keeping.tally.packed, keeping.tally.bytes) == (1, 2 * 12_800)
 
 
+def test_a_tally_says_what_tensors_became():
+    x = torch.randn(100, 100, requires_grad=True)
+    with sg.saved_tensors(bits=4, seed=1) as keeping:
+        y = x * 1
+        results = [y.sin(), F.dropout(y, 0.5), F.log_softmax(y, 1)]
+    assert len(results) == 3
+    kinds = keeping.tally.kinds
+    assert {kind: count[:2] for kind, count in kinds.items()} == dict.fromkeys(
+        ["4 bits", "exact", "smaller type"], (1, 40_000)
+    )
+    assert kinds["exact"][2] == 10_000 // 8 + 16 and kinds["smaller type"][2] == 20_000
+    assert keeping.tally.bytes == sum(count[2] for count in kinds.values())
+
+
 def test_the_inner_one_is_at_work():
     x = torch.randn(5000, requires_grad=True)
     outer, inner = sg.saved_tensors(bits=4, seed=1), sg.saved_tensors(bits="exact", seed=1)
