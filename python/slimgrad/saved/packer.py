@@ -80,8 +80,7 @@ class Packer:
             return forward(*args, **kwargs)
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        kind = type(tensor)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
             return self._pack(tensor, _saved_by(sys._getframe().f_back))
         with torch._C.DisableTorchFunctionSubclass():
             return self._pack(tensor, "subclass")
@@ -131,8 +130,7 @@ class Untouched:
     """For parts of a model that save their tensors as they are, inside of one that packs them."""
 
     def __init__(self) -> None:
-        packing = Saved()._packing(0, 0, "compress")
-        self._leave = packing.leave
+        self._leave = Saved()._packing(0, 0, "compress").leave
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, unpack)
 
     def __reduce__(self):
