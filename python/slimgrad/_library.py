@@ -1,4 +1,4 @@
-"""Loads the op library that lies beside this package; afterwards torch.ops.slimgrad has the ops."""
+"""Loads the library that lies beside this package, with its ops and its classes."""
 
 from pathlib import Path
 
@@ -21,3 +21,4 @@ def _load() -> None:
 
 _load()
 ops = torch.ops.slimgrad
+classes = torch.classes.slimgrad

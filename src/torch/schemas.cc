@@ -205,20 +205,15 @@ TORCH_LIBRARY(slimgrad, m) {
   // What backward keeps. pack_saved packs with a few bits a value, into int32 words
   // (formats/saved.h) whose draws are those of `number` among all of a seed; group 0 is the default
   // one. pack_exact leaves zeros out, into bytes; none if that does not pay. Values are taken in
-  // the order of memory, and come back with the strides given: those of restored_strides(x).
+  // the order of memory, and come back with the strides given, those of torch.empty_like(x).
   m.def(
       "pack_saved(Tensor x, int bits, int group, str rounding, SymInt seed, SymInt number) "
       "-> Tensor");
   m.def(
       "unpack_saved(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype, int bits, "
       "int group) -> Tensor");
-  m.def("saved_bad_groups(Tensor packed) -> int");
-  m.def("default_saved_group(int bits) -> int");
   m.def("pack_exact(Tensor x, bool only_masks=False) -> Tensor");
   m.def("unpack_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");
-  m.def("restored_strides(Tensor x) -> int[]");
-  // Gives `holder` the version counter of `of`, not its memory.
-  m.def("share_version(Tensor(a!) holder, Tensor of) -> ()");
 
   // The same as a layer uses it, with parameters, and for derivatives known by samples.
   m.def(
