@@ -144,6 +144,11 @@ def derive_seed(seed: int, *parts: int | str) -> int:
     return seed
 
 
+def op_seed(seed: int | None) -> int | None:
+    """A seed as ops take it, which draw one if there is none."""
+    return None if seed is None else _as_int64(seed)
+
+
 def _as_int64(number: int) -> int:
     """The lowest 64 bits, as ops take them."""
     return (int(number) + (1 << 63)) % (1 << 64) - (1 << 63)

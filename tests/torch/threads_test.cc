@@ -215,7 +215,7 @@ TEST_F(Threads, Activations) {
   const at::Tensor x = torch::randn({600, 512}).requires_grad_();
   const at::Tensor gradient = torch::randn({600, 512});
   nn::GELU few_bits;
-  nn::SiLU exact(nn::FewbitOptions().exact(true));
+  nn::SiLU exact(FewbitOptions().exact(true));
   expect_same_bits([&] {
     return Tensors{grad({few_bits->forward(x)}, {x}, {gradient})[0],
                    grad({exact->forward(x)}, {x}, {gradient})[0]};

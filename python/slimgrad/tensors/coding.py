@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from .._library import ops
-from .._support import tensor_with_values, text, whole_number
-from .formats import FloatFormat, as_format
-from .quantization import _seed
+from .._support import op_seed, tensor_with_values, text, whole_number
+from .formats import FloatFormat, bits_of_format
 
 _MARK = "PayloadError: "
 
@@ -32,12 +31,12 @@ def _(x, *arguments):
 
 
 @torch.library.register_fake("slimgrad::decode_into")
-def _(payload, out):
+def _(payload, out, max_bytes=None):
     pass
 
 
 @torch.library.register_fake("slimgrad::decode")
-def _(payload):
+def _(payload, max_bytes=None):
     raise NotImplementedError(
         "[decode] the type and shape of a payload are in its bytes: call slimgrad.decode outside "
         "of torch.compile, or behind torch.compiler.disable"
@@ -69,6 +68,35 @@ def checked(op: Callable, *arguments: Any) -> Any:
         if not text.startswith(_MARK):
             raise
         raise PayloadError(text.removeprefix(_MARK)) from None
+
+
+def encode_arguments(
+    mode: str,
+    bits: int,
+    format: FloatFormat | str,
+    coder: str,
+    model: str,
+    scale: float | None,
+    threshold: float | None,
+    survivors: str,
+    rounding: str,
+    seed: int | None,
+) -> tuple:
+    """As ops take them, in their order."""
+    whole_number(bits, "encode", "bits")
+    text(mode, "encode", "mode")
+    return (
+        mode,
+        bits,
+        *bits_of_format(format),
+        0.0 if scale is None else float(scale),
+        0.0 if threshold is None else float(threshold),
+        survivors,
+        coder,
+        model,
+        rounding,
+        op_seed(seed),
+    )
 
 
 def encode(
@@ -109,27 +137,13 @@ def encode(
     what is too small for the payload raises. The result is ``out[:n]``, the part that is the
     payload; what is behind it in ``out`` is unspecified.
     """
-    format = as_format(format)
-    whole_number(bits, "encode", "bits")
-    text(mode, "encode", "mode")
-    payload_seed = _seed(seed) if rounding == "stochastic" else 0
-    arguments = (
-        tensor_with_values(x, "encode").detach().cpu(),
-        mode,
-        bits,
-        format.exponent_bits,
-        format.mantissa_bits,
-        0.0 if scale is None else float(scale),
-        0.0 if threshold is None else float(threshold),
-        survivors,
-        coder,
-        model,
-        rounding,
-        payload_seed,
+    x = tensor_with_values(x, "encode").detach().cpu()
+    arguments = encode_arguments(
+        mode, bits, format, coder, model, scale, threshold, survivors, rounding, seed
     )
     if out is None:
-        return ops.encode(*arguments)
-    return out[: int(ops.encode_into(*arguments, tensor_with_values(out, "encode", "out")))]
+        return ops.encode(x, *arguments)
+    return out[: int(ops.encode_into(x, *arguments, tensor_with_values(out, "encode", "out")))]
 
 
 Payload = torch.Tensor | bytes | bytearray | memoryview
@@ -151,14 +165,9 @@ def decode(
     graphs, too.
     """
     payload = bytes_of(payload, "decode")
-    if max_bytes is not None:
-        info = inspect(payload)
-        announced = info["shape"].numel() * info["dtype"].itemsize
-        if announced > max_bytes:
-            raise PayloadError(f"the payload is of {announced} bytes, more than {max_bytes}")
     if out is None:
-        return checked(ops.decode, payload)
-    checked(ops.decode_into, payload, tensor_with_values(out, "decode", "out"))
+        return checked(ops.decode, payload, max_bytes)
+    checked(ops.decode_into, payload, tensor_with_values(out, "decode", "out"), max_bytes)
     return out
 
 

@@ -56,6 +56,12 @@ def as_format(format: FloatFormat | str) -> FloatFormat:
     return format if isinstance(format, FloatFormat) else FloatFormat(format)
 
 
+def bits_of_format(format: FloatFormat | str) -> tuple[int, int]:
+    """As ops take a format."""
+    format = as_format(format)
+    return format.exponent_bits, format.mantissa_bits
+
+
 def relative_error(format: FloatFormat | str, log2_std: float) -> float:
     """Expected |x_q - x| / |x| of rounding to nearest, for log2|x| ~ N(0, log2_std^2)."""
     format = as_format(format)

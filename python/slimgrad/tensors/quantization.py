@@ -9,35 +9,26 @@ from typing import ParamSpec
 import torch
 
 from .._library import ops
-from .._support import dense_tensor
-from .formats import FloatFormat, as_format
+from .._support import dense_tensor, op_seed
+from .formats import FloatFormat, as_format, bits_of_format
 
 P = ParamSpec("P")
-
-
-def _seed(seed: int | None) -> int:
-    """Any integer, taken modulo 2**64; None draws one from torch's generator."""
-    if seed is None:
-        return int(torch.randint(-(2**63), 2**63 - 1, ()))
-    return (int(seed) + 2**63) % 2**64 - 2**63
 
 
 # The arguments of the ops behind x, from those of the functions below.
 
 
 def _quantizing(format, scale, rounding="nearest", underflow="zero", seed=None):
-    format = as_format(format)
-    draws = rounding == "stochastic" or underflow == "stochastic"
-    seed = _seed(seed if draws or seed is not None else 0)
-    return format.exponent_bits, format.mantissa_bits, float(scale), rounding, underflow, seed
+    bits = bits_of_format(format)
+    return *bits, float(scale), rounding, underflow, op_seed(seed)
 
 
 def _pruning(threshold, seed=None):
-    return float(threshold), _seed(seed)
+    return float(threshold), op_seed(seed)
 
 
 def _both(threshold, format, scale, rounding="nearest", underflow="zero", seed=None):
-    return float(threshold), *_quantizing(format, scale, rounding, underflow, _seed(seed))
+    return float(threshold), *_quantizing(format, scale, rounding, underflow, seed)
 
 
 def _in_place(function: Callable[P, torch.Tensor], op, arguments) -> Callable[P, torch.Tensor]:
@@ -69,9 +60,9 @@ def quantize(
     what saturates at the top. NaN and Inf pass through; every zero is +0.
 
     The result depends on ``seed`` and the elements' order in memory (of a tensor with gaps: on the
-    order of its dimensions), never on threads or CPU. Without a seed one is drawn from torch's
-    generator; under torch.compile pass one. There is no derivative: ``x`` must not require a
-    gradient while gradients are recorded.
+    order of its dimensions), never on threads or CPU. Without a seed, what draws takes one from
+    torch's generator. There is no derivative: ``x`` must not require a gradient while gradients are
+    recorded.
     """
     x = dense_tensor(x, "quantize")
     return ops.quantize(x, *_quantizing(format, scale, rounding, underflow, seed))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from .._library import ops
-from .._support import in_the_name_of, pair_of_numbers, text, whole_number
+from .._support import pair_of_numbers, text, whole_number
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,5 @@ def steps(
     text(activation, "steps", "activation")
     if even:
         raise ValueError(f"[steps] expected even=True with a function, got {activation!r}")
-    with in_the_name_of("steps", "optimal_steps"):
-        borders, levels, error, even = ops.steps(activation, bits, low, high, weight)
+    borders, levels, error, even = ops.steps(activation, bits, low, high, weight)
     return StepTable(borders.tolist(), levels.tolist(), error, even)

@@ -5,7 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include <slimgrad/torch.h>
+#include <slimgrad/tensors.h>
 
 #include "torch/checks.h"
 #include "torch/elements.h"
