@@ -6,8 +6,8 @@
 // are the incoming one times a level of a step table (activations.h), which FewbitOptions choose. A
 // table is found at the first call that needs it, which takes a few milliseconds, and kept.
 //
-// Without gradients each is torch's own. A second backward throws. Throws InvalidArgument for
-// misuse. Functions may be called from several threads at once.
+// Without gradients each is torch's own. A second backward throws, but for max_pool2d. Throws
+// InvalidArgument for misuse. Functions may be called from several threads at once.
 #ifndef SLIMGRAD_FUNCTIONAL_H_
 #define SLIMGRAD_FUNCTIONAL_H_
 

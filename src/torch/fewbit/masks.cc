@@ -184,6 +184,7 @@ struct MaxPool2d : Function<MaxPool2d> {
     const at::Tensor codes = context->get_saved_variables()[0];
     const Window w = Window::of(context->saved_data["window"].toIntVector());
     const auto sizes = context->saved_data["input_sizes"].toSymIntVector();
+    at::Tensor indices;
     {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       std::vector<double> levels;
@@ -195,14 +196,13 @@ struct MaxPool2d : Function<MaxPool2d> {
               .to(at::kLong);
       const at::Tensor row = w.corners(0, grad) + place.floor_divide(w.kernel[1]) * w.dilation[0];
       const at::Tensor column = w.corners(1, grad) + place.remainder(w.kernel[1]) * w.dilation[1];
-      const at::Tensor indices = row * c10::Scalar(sizes.back()) + column;
-      // torch asks for the input but reads only its shape and layout.
-      const at::Tensor x = at::empty_strided_symint(
-          sizes, context->saved_data["input_strides"].toSymIntVector(), grad.options());
-      result[0] = at::max_pool2d_with_indices_backward(grad, x, w.kernel, w.stride, w.padding,
-                                                       w.dilation, w.ceil_mode, indices);
+      indices = row * c10::Scalar(sizes.back()) + column;
     }
-    refuse_second_backward(result[0], grad);
+    // torch asks for the input but reads only its shape and layout. A second backward is torch's.
+    const at::Tensor x = at::empty_strided_symint(
+        sizes, context->saved_data["input_strides"].toSymIntVector(), grad.options());
+    result[0] = at::max_pool2d_with_indices_backward(grad, x, w.kernel, w.stride, w.padding,
+                                                     w.dilation, w.ceil_mode, indices);
     return result;
   }
 };
