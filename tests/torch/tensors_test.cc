@@ -1,4 +1,4 @@
-// What <slimgrad/torch.h> does beyond what test_cpp_like_python.py compares with Python: errors,
+// What <slimgrad/torch.h> does beyond what test_like_cpp.py compares with Python: errors,
 // files, and values that follow from the definitions.
 #include <slimgrad/torch.h>
 
