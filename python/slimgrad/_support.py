@@ -155,6 +155,11 @@ def derive_seed(seed: int, *parts: int | str) -> int:
     return seed
 
 
+def op_seed(seed: int | None, op: str) -> int | None:
+    """A seed as ops take it, which draw one if there is none."""
+    return None if seed is None else fresh_seed(seed, op)
+
+
 def _as_int64(number: int) -> int:
     """The lowest 64 bits, as ops take them."""
     return (int(number) + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -3,6 +3,7 @@
 #include <ATen/core/Dict.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <string>
@@ -11,9 +12,11 @@
 #include <vector>
 
 #include <slimgrad/gradient_gate.h>
+#include <slimgrad/seed.h>
 #include <slimgrad/sparse_layers.h>
 
 #include "base/check.h"
+#include "torch/fresh_seed.h"
 
 namespace slimgrad::nn {
 namespace {
@@ -28,11 +31,24 @@ std::string join(const std::string& name, const std::string& key) {
 
 std::string in_quotes(const std::string& key) { return std::string(1, '"').append(key) + '"'; }
 
-// The name of a layer, of a key behind it or of the child that has its state.
+// The name of a layer, of a key behind it.
 std::string without(const std::string& name, std::string_view last) {
   if (name == last) return "";
   const std::string ending = std::string(1, '.').append(last);
   return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : name;
+}
+
+// The name of a layer, or of an attention's projection, of the path of the child that has its
+// state.
+std::string layer_of(const std::string& path) {
+  std::string name;
+  for (std::size_t first = 0; first <= path.size();) {
+    const std::size_t end = std::min(path.find('.', first), path.size());
+    const std::string part = path.substr(first, end - first);
+    if (part != kStateName) name = join(name, part);
+    first = end + 1;
+  }
+  return name;
 }
 
 struct NamedState {
@@ -63,7 +79,7 @@ std::vector<NamedState> states_in(const torch::nn::Module& module) {
   std::vector<NamedState> states;
   const auto add = [&](const std::string& path, const torch::nn::Module& one) {
     if (const auto* owner = dynamic_cast<const StateOwner*>(&one))
-      states.push_back({without(path, kStateName), owner->state_tensors()});
+      states.push_back({layer_of(path), owner->state_tensors()});
   };
   add("", module);  // itself apart: it need not be held by a pointer
   for (const auto& item : module.named_modules("", /*include_self=*/false))
@@ -122,7 +138,27 @@ std::vector<std::string> strangers(const StateDict& state, const std::set<std::s
   return names;
 }
 
+at::Tensor new_product_plan(const SparseOptions& options, std::uint64_t seed, bool for_weight) {
+  GateOptions gate = options.gate;
+  gate.settings.prune = PruneKind::kStochastic;
+  gate.settings.sparsity = for_weight ? options.weight_sparsity : options.input_sparsity;
+  gate.seed = derive_seed(seed, {for_weight ? "weight" : "input"});
+  return new_gate_plan(gate, "SparseOptions");
+}
+
 }  // namespace
+
+ProductPlans new_product_plans(const SparseOptions& options) {
+  const GradientSettings& settings = options.gate.settings;
+  constexpr const char* kOp = "SparseOptions";
+  check(settings.sparsity == 0, kOp, "weight_sparsity and input_sparsity",
+        "gate.settings.sparsity");
+  check(settings.prune == PruneKind::kNone || settings.prune == PruneKind::kStochastic, kOp,
+        "stochastic pruning", prune_kind_name(settings.prune));
+  check(settings.bits == 0, kOp, "0 bits", settings.bits);
+  const std::uint64_t seed = options.gate.seed ? *options.gate.seed : torch_ops::fresh_seed();
+  return {new_product_plan(options, seed, true), new_product_plan(options, seed, false)};
+}
 
 StateDict state_dict(const torch::nn::Module& module) {
   StateDict state("State");

@@ -2,7 +2,12 @@
 // next to their code.
 #include <torch/library.h>
 
+#include <vector>
+
 TORCH_LIBRARY(slimgrad, m) {
+  // Without a seed an op takes one from torch's generator: two calls alike have two results.
+  const std::vector<at::Tag> kDraws = {at::Tag::nondeterministic_seeded};
+
   // Statistics: a float64 tensor laid out as torch/measure/stats_tensor.h says.
   m.def("measure(Tensor x) -> Tensor");
   m.def("_measure_aten(Tensor x) -> Tensor");  // for any device; tests compare the two
@@ -28,7 +33,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("expected_sparsity(Tensor stats, float threshold, str method) -> Tensor");
   m.def("expected_cosine(Tensor stats, float threshold, str method) -> Tensor");
   m.def(
-      "allocate(Tensor[] layers, float sparsity, str objective, str method, float cap, "
+      "allocate(Tensor[] layers, float sparsity, str objective, str? method, float cap, "
       "int[] target_layers, float[] target_cosines) -> Tensor");
 
   // Formats, as exponent and mantissa bits. parse_float_choice gives (bits, exponent bits, mantissa
@@ -54,23 +59,28 @@ TORCH_LIBRARY(slimgrad, m) {
   // returns nothing, because torch.compile refuses custom ops whose result is their argument.
   m.def(
       "quantize(Tensor x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
-      "str underflow, SymInt seed) -> Tensor");
+      "str underflow, SymInt? seed=None) -> Tensor",
+      kDraws);
   m.def(
       "quantize_(Tensor(a!) x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
-      "str underflow, SymInt seed) -> ()");
-  m.def("prune(Tensor x, float threshold, SymInt seed) -> Tensor");
-  m.def("prune_(Tensor(a!) x, float threshold, SymInt seed) -> ()");
+      "str underflow, SymInt? seed=None) -> ()",
+      kDraws);
+  m.def("prune(Tensor x, float threshold, SymInt? seed=None) -> Tensor", kDraws);
+  m.def("prune_(Tensor(a!) x, float threshold, SymInt? seed=None) -> ()", kDraws);
   m.def(
       "prune_quantize(Tensor x, float threshold, int exponent_bits, int mantissa_bits, "
-      "float scale, str rounding, str underflow, SymInt seed) -> Tensor");
+      "float scale, str rounding, str underflow, SymInt? seed=None) -> Tensor",
+      kDraws);
   m.def(
       "prune_quantize_(Tensor(a!) x, float threshold, int exponent_bits, int mantissa_bits, "
-      "float scale, str rounding, str underflow, SymInt seed) -> ()");
+      "float scale, str rounding, str underflow, SymInt? seed=None) -> ()",
+      kDraws);
 
   // Codes of exactly as many bits as the format has, in the order of a contiguous x.
   m.def(
       "pack(Tensor x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
-      "str underflow, SymInt seed) -> Tensor");
+      "str underflow, SymInt? seed=None) -> Tensor",
+      kDraws);
   m.def(
       "unpack(Tensor packed, SymInt[] size, int exponent_bits, int mantissa_bits, float scale, "
       "ScalarType dtype) -> Tensor");
@@ -78,14 +88,16 @@ TORCH_LIBRARY(slimgrad, m) {
   // Payloads, as bytes in a uint8 tensor. A scale or threshold of 0 is found in the values.
   m.def(
       "encode(Tensor x, str mode, int bits, int exponent_bits, int mantissa_bits, float scale, "
-      "float threshold, str survivors, str coder, str model, str rounding, int seed) -> Tensor");
+      "float threshold, str survivors, str coder, str model, str rounding, int? seed=None) "
+      "-> Tensor",
+      kDraws);
   m.def(  // torch.compile passes arguments by name, and has other uses for "mode" then
       "encode_into(Tensor x, str kind, int bits, int exponent_bits, int mantissa_bits, float "
-      "scale, "
-      "float threshold, str survivors, str coder, str model, str rounding, int seed, "
-      "Tensor(a!) out) -> Tensor");
-  m.def("decode(Tensor payload) -> Tensor");
-  m.def("decode_into(Tensor payload, Tensor(a!) out) -> ()");
+      "scale, float threshold, str survivors, str coder, str model, str rounding, int? seed, "
+      "Tensor(a!) out) -> Tensor",
+      kDraws);
+  m.def("decode(Tensor payload, int? max_bytes=None) -> Tensor");
+  m.def("decode_into(Tensor payload, Tensor(a!) out, int? max_bytes=None) -> ()");
   m.def(
       "inspect(Tensor payload) "
       "-> (str, str, int[], float, int[], str, float[], str)");
@@ -102,13 +114,15 @@ TORCH_LIBRARY(slimgrad, m) {
       "int bits, int exponent_bits, int mantissa_bits, bool add) -> ()");
   m.def("pieces_bound(int[] lengths, ScalarType dtype) -> int");
 
-  // The index of a file with several payloads, in columns: torch/coding/container.cc says which.
+  // Files of payloads (torch/coding/files.cc). file_parts: the bytes of a file with these tensors,
+  // its index first; metadata are keys and values in turn, options those of encode. load_file: one
+  // tensor more than names if the file is a single payload.
   m.def(
-      "container_index(Tensor file, int max_bytes) "
-      "-> (str[], str[], int[], int[], int[], int[], int[])");
-  m.def(
-      "container_header(str[] names, str[] types, int[] num_dims, int[] lengths, "
-      "int[] payload_bytes, bool has_metadata, str[] metadata) -> Tensor");
+      "file_parts(Tensor[] tensors, str[] names, str[] metadata, bool has_metadata, str mode, "
+      "int bits, int exponent_bits, int mantissa_bits, float scale, float threshold, "
+      "str survivors, str coder, str model, str rounding, int? seed=None) -> Tensor[]",
+      kDraws);
+  m.def("load_file(Tensor file, int? max_bytes=None) -> (str[], Tensor[])");
 
   // The state of a gate, by name (torch/decide/gate_ops.cc). What is not given has its default.
   m.def(
@@ -240,6 +254,13 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("stepwise_codes(Tensor x, float[] borders, bool even) -> Tensor");
   m.def("stepwise_backward(Tensor grad, Tensor codes, float[] levels, SymInt[] strides) -> Tensor");
   m.def("stepwise_backward_(Tensor(a!) grad, Tensor codes, float[] levels) -> ()");
+
+  // Layers whose backward is a choice for each element: they save its codes.
+  m.def("dropout(Tensor x, float p, bool training) -> Tensor");
+  m.def("prelu(Tensor x, Tensor weight) -> Tensor");
+  m.def(
+      "max_pool2d(Tensor x, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, "
+      "bool ceil_mode) -> Tensor");
 
   // The invertible mode: keeps the output and a bit an element.
   m.def("invertible_activation(Tensor x, str name) -> Tensor");

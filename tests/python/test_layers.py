@@ -54,10 +54,13 @@ PUBLIC_LAYER = {
     "payload.h": "arrays",
     "slimgrad.h": "arrays",
     "activations.h": "torch",
+    "functional.h": "torch",
     "gradient_gate.h": "torch",
     "saved_tensors.h": "runtime",
     "sparse_layers.h": "torch",
     "nn.h": "torch",
+    "tensor_files.h": "torch",
+    "tensors.h": "torch",
     "torch.h": "runtime",
 }
 

@@ -118,6 +118,53 @@ TEST(NnState, IsNoBufferAndHasItsKeys) {
   EXPECT_EQ(state_dict(*net->fc).keys().front(), "weight.plan");
 }
 
+// An attention's projections have states of their own; clones have copies, and archives are those
+// of torch's attention.
+TEST(NnState, OfAnAttention) {
+  const torch::nn::MultiheadAttentionOptions options(8, 2);
+  MultiheadAttention attention(options, sparse_options({}, 3));
+  const StateDict state = state_dict(*attention);
+  EXPECT_EQ(state.size(), 4 * 5 + 1);
+  for (const char* name : {"q.weight.plan", "k.input.stats", "v.choice", "out_proj.choice"})
+    EXPECT_TRUE(state.contains(name)) << name;
+  EXPECT_FALSE(at::equal(state["q.weight.plan"], state["k.weight.plan"]));  // seeds
+
+  const auto copy = std::dynamic_pointer_cast<MultiheadAttentionImpl>(attention->clone());
+  ASSERT_NE(copy, nullptr);
+  const at::Tensor x = at::randn({6, 3, 8});
+  const auto [y, weights] = copy->forward(x, x, x);
+  y.sum().backward();
+  EXPECT_FALSE(attention->in_proj_weight.grad().defined());
+  EXPECT_TRUE(copy->in_proj_weight.grad().defined());
+  EXPECT_TRUE(copy->out_proj->weight.grad().defined());
+  expect_equal(state_dict(*attention), state);
+  EXPECT_THAT(load_state_dict(*attention, state_dict(*copy)), IsEmpty());
+  expect_equal(state_dict(*attention), state_dict(*copy));
+
+  std::stringstream archive;
+  torch::save(attention, archive);
+  torch::nn::MultiheadAttention plain(options);
+  torch::load(plain, archive);
+  expect_equal(plain->named_parameters(), attention->named_parameters());
+}
+
+TEST(NnState, AttentionRefusesWrongMasks) {
+  MultiheadAttention attention(torch::nn::MultiheadAttentionOptions(8, 2), sparse_options({}, 3));
+  const at::Tensor x = at::randn({6, 3, 8});
+  EXPECT_THAT(
+      [&] {
+        attention(x, x, x, at::zeros({6, 3}, at::kBool));
+      },
+      ThrowsMessage<InvalidArgument>(
+          HasSubstr("[MultiheadAttention] expected key_padding_mask of shape (3, 6)")));
+  EXPECT_THAT([&] { attention(x, x, x, at::Tensor(), false, at::Tensor(), true, true); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("expected attn_mask with is_causal")));
+  // Without a batch.
+  const auto [y, weights] = attention(x.select(1, 0), x.select(1, 0), x.select(1, 0));
+  EXPECT_EQ(y.dim(), 2);
+  EXPECT_EQ(weights.dim(), 2);
+}
+
 // Two gates, two layers and the two products of one, without a seed: none draws as another, and
 // torch's generator reproduces them all. Ranks are streams.
 TEST(NnState, DefaultSeedsAreTorchsAndDiffer) {

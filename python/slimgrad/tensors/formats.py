@@ -84,6 +84,12 @@ def parse_float_choice(text: object) -> int | FloatFormat | None:
     )
 
 
+def bits_of_format(format: FloatFormat | str, op: str) -> tuple[int, int]:
+    """As ops take a format; misuse names ``op``."""
+    format = as_format(format, op)
+    return format.exponent_bits, format.mantissa_bits
+
+
 def relative_error(format: FloatFormat | str, log2_std: float) -> float:
     """Expected |x_q - x| / |x| of rounding to nearest, for log2|x| ~ N(0, log2_std^2)."""
     format = as_format(format, "relative_error")

@@ -102,9 +102,6 @@ def allocate(
         )
     names = list(layers) if isinstance(layers, Mapping) else None
     layers = list(layers.values() if isinstance(layers, Mapping) else layers)
-    if method is None:
-        measured = all(isinstance(layer, TensorStats) for layer in layers)
-        method = "empirical" if measured else "lognormal"
     places = {name: i for i, name in enumerate(range(len(layers)) if names is None else names)}
     check_choice(objective, "allocation", "allocate", "objective")
     check_choice(method, "threshold method", "allocate", "method")

@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include <slimgrad/tensor_stats.h>
+#include <slimgrad/tensors.h>
 
 #include "arrays/measure/run_record.h"
 #include "torch/checks.h"
