@@ -53,9 +53,9 @@ def _state(sparsity: float) -> SparseState:
 def _backward(layer: Layer, product: str, tensors: tuple, state: SparseState) -> None:
     wanted = [product == "input", product == "weight", False]
     if layer.size:
-        ops.sparse_conv2d_backward(*tensors, *layer.arguments(), wanted, *state.tensors(), 0)
+        ops.sparse_conv2d_backward(*tensors, *layer.arguments(), wanted, state.tensors(), 0)
     else:
-        ops.sparse_linear_backward(*tensors, wanted, *state.tensors(), 0)
+        ops.sparse_linear_backward(*tensors, wanted, state.tensors(), 0)
 
 
 def _best_times(alternatives: list) -> list[float]:

@@ -1,4 +1,5 @@
-"""Loads the op library that lies beside this package; afterwards torch.ops.slimgrad has the ops."""
+"""Loads the op library that lies beside this package; afterwards torch.ops.slimgrad has the ops
+and torch.classes.slimgrad the classes."""
 
 from pathlib import Path
 
@@ -21,3 +22,4 @@ def _load() -> None:
 
 _load()
 ops = torch.ops.slimgrad
+classes = torch.classes.slimgrad
