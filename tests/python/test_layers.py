@@ -58,7 +58,7 @@ PUBLIC_LAYER = {
     "saved_tensors.h": "torch",
     "sparse_layers.h": "torch",
     "gate_group.h": "runtime",
-    "nn.h": "torch",
+    "nn.h": "runtime",
     "torch.h": "torch",
 }
 

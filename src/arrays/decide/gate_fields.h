@@ -21,25 +21,25 @@ struct NamesOf {
   static constexpr auto parse = parse_function;
 };
 template <typename Enum>
-struct Names;
+struct EnumNames;
 template <>
-struct Names<PruneKind> : NamesOf<prune_kind_name, parse_prune_kind> {};
+struct EnumNames<PruneKind> : NamesOf<prune_kind_name, parse_prune_kind> {};
 template <>
-struct Names<ThresholdMethod> : NamesOf<method_name, parse_threshold_method> {};
+struct EnumNames<ThresholdMethod> : NamesOf<method_name, parse_threshold_method> {};
 template <>
-struct Names<AllocationObjective> : NamesOf<objective_name, parse_allocation_objective> {};
+struct EnumNames<AllocationObjective> : NamesOf<objective_name, parse_allocation_objective> {};
 template <>
-struct Names<SplitMethod> : NamesOf<split_method_name, parse_split_method> {};
+struct EnumNames<SplitMethod> : NamesOf<split_method_name, parse_split_method> {};
 template <>
-struct Names<ScaleMethod> : NamesOf<scale_method_name, parse_scale_method> {};
+struct EnumNames<ScaleMethod> : NamesOf<scale_method_name, parse_scale_method> {};
 template <>
-struct Names<Rounding> : NamesOf<rounding_name, parse_rounding> {};
+struct EnumNames<Rounding> : NamesOf<rounding_name, parse_rounding> {};
 template <>
-struct Names<Underflow> : NamesOf<underflow_name, parse_underflow> {};
+struct EnumNames<Underflow> : NamesOf<underflow_name, parse_underflow> {};
 
 template <typename Enum>
 bool is_value_of(int value) {
-  return value >= 0 && Names<Enum>::name(static_cast<Enum>(value)) != "?";
+  return value >= 0 && EnumNames<Enum>::name(static_cast<Enum>(value)) != "?";
 }
 
 // What has to be found again where a saved gate has another setting.
@@ -110,7 +110,7 @@ inline std::vector<std::string> choices_of(std::string_view field_name) {
       [&]<typename T>(const GateField& field, T&) {
         if constexpr (std::is_enum_v<T>)
           for (int i = 0; field.name == field_name && is_value_of<T>(i); ++i)
-            names.emplace_back(Names<T>::name(static_cast<T>(i)));
+            names.emplace_back(EnumNames<T>::name(static_cast<T>(i)));
       },
       gate);
   return names;

@@ -29,7 +29,7 @@ std::string text_of(int bits) { return bits == 0 ? "none" : std::to_string(bits)
 std::string in_quotes(std::string_view name) { return std::string(1, '\'').append(name) + '\''; }
 template <typename Enum>
 requires std::is_enum_v<Enum> std::string text_of(Enum value) {
-  return in_quotes(Names<Enum>::name(value));
+  return in_quotes(EnumNames<Enum>::name(value));
 }
 std::string text_of(const std::optional<FloatFormat>& format) {
   return format ? in_quotes(format->name()) : "none";

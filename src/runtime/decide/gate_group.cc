@@ -197,26 +197,12 @@ LoadedState GateGroup::load_state(const std::map<std::string, at::Tensor>& saved
   // Into copies, so that an error in the last changes nothing.
   std::vector<std::pair<at::Tensor, at::Tensor>> loaded;
   std::set<std::string> known;
-  const auto load = [&](const std::string& name, const std::vector<const char*>& keys,
-                        const std::vector<at::Tensor>& ours, const auto& load_tensors) {
-    std::vector<at::Tensor> copies, theirs;
-    bool is_saved = false;
-    for (const char* key : keys) {
-      known.insert(join(name, key));
-      is_saved |= saved.contains(join(name, key));
-    }
-    if (!is_saved) {
-      said.missing.push_back(name);
-      return;
-    }
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      const auto tensor = find_in(saved, join(name, keys[i]));
-      check(tensor.has_value(), kLoadState, name + "." + keys[i] + " in the state", "none");
-      theirs.push_back(*tensor);
-      copies.push_back(ours[i].clone());
-    }
+  const auto copy = [&](const at::Tensor& tensor) {
+    return loaded.emplace_back(tensor, tensor.clone()).second;
+  };
+  const auto take = [&](const std::string& name, const auto& load) {
     try {
-      for (const std::string& words : load_tensors(copies, theirs)) {
+      for (const std::string& words : load()) {
         auto place = std::ranges::find(said.differences, words, [](auto& d) { return d.first; });
         if (place == said.differences.end()) place = said.differences.insert(place, {words, {}});
         place->second.push_back(name);
@@ -226,14 +212,44 @@ LoadedState GateGroup::load_state(const std::map<std::string, at::Tensor>& saved
       throw InvalidArgument("[load_state_dict] " + (name.empty() ? "(model)" : name) + ": " +
                             text.substr(text.find("] ") + 2));
     }
-    for (std::size_t i = 0; i < ours.size(); ++i) loaded.emplace_back(ours[i], copies[i]);
   };
-  for (const Layer& layer : layers_)
-    load(layer.name, {"choice"}, {layer.choice},
-         [](auto& to, auto& from) { return load_sparse_choice(to[0], from[0]); });
-  for (const Gate& gate : gates_)
-    load(gate.name, {"plan", "stats"}, {gate.plan, gate.stats},
-         [](auto& to, auto& from) { return load_gate(to[0], to[1], from[0], from[1]); });
+  // Whether the state has a layer: all of its tensors, or none.
+  const auto is_saved = [&](const std::string& layer, const std::vector<std::string>& keys) {
+    known.insert(keys.begin(), keys.end());
+    const auto is_there = [&](const std::string& key) { return saved.contains(key); };
+    const bool found = std::ranges::any_of(keys, is_there);
+    const auto gap = std::ranges::find_if_not(keys, is_there);
+    if (found && gap != keys.end()) throw_invalid(kLoadState, *gap + " in the state", "none");
+    if (!found) said.missing.push_back(layer);
+    return found;
+  };
+  const auto load_one = [&](const Gate& gate) {
+    const at::Tensor plan = copy(gate.plan), stats = copy(gate.stats);
+    take(gate.name, [&] {
+      return load_gate(plan, stats, saved.at(join(gate.name, "plan")),
+                       saved.at(join(gate.name, "stats")));
+    });
+  };
+  for (std::size_t i = 0; i < gates_.size(); ++i) {
+    const Gate& gate = gates_[i];
+    std::vector<std::string> keys = {join(gate.name, "plan"), join(gate.name, "stats")};
+    if (!gate.layer) {
+      if (is_saved(gate.name, keys)) load_one(gate);
+      continue;
+    }
+    const Gate& input = gates_[++i];  // the other product of the layer is the next gate
+    const Layer& layer = layers_[*gate.layer];
+    const std::string choice = join(layer.name, "choice");
+    keys.insert(keys.end(), {join(input.name, "plan"), join(input.name, "stats"), choice});
+    if (!is_saved(layer.name, keys)) {
+      said.missing.insert(said.missing.end(), {gate.name, input.name});
+      continue;
+    }
+    load_one(gate);
+    load_one(input);
+    take(layer.name,
+         [&, ours = copy(layer.choice)] { return load_sparse_choice(ours, saved.at(choice)); });
+  }
   {
     const auto lock = lock_plans();
     for (const auto& [to, from] : loaded) to.copy_(from);

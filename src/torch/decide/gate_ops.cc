@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kCompress = "compress";  // Python's only way here
 
 // The two visitors of gate_fields.h that make the op: its schema, and options from its arguments.
-struct Schema {
+struct PlanSchema {
   template <typename T>
   void operator()(const GateField& field, const T&) {
     if (!field.is_option) return;
@@ -49,9 +49,9 @@ struct Schema {
   std::string text = "new_gate_plan(*";
 };
 
-class Arguments {
+class PlanArguments {
  public:
-  explicit Arguments(const c10::IValue* next) : next_(next) {}
+  explicit PlanArguments(const c10::IValue* next) : next_(next) {}
 
   template <typename T>
   void operator()(const GateField& field, T& value) {
@@ -59,7 +59,7 @@ class Arguments {
     const c10::IValue& given = *next_++;
     if (given.isNone()) return;
     if constexpr (std::is_enum_v<T>)
-      value = Names<T>::parse(given.toStringRef());
+      value = EnumNames<T>::parse(given.toStringRef());
     else if constexpr (std::is_same_v<T, bool>)
       value = given.toBool();
     else if constexpr (std::is_same_v<T, double>)
@@ -92,7 +92,7 @@ class Arguments {
 
 at::Tensor plan_of(const c10::IValue* arguments) {
   GateState gate;
-  visit_gate_fields(Arguments(arguments), gate);
+  visit_gate_fields(PlanArguments(arguments), gate);
   GradientSettings& settings = gate.options.settings;
   if (settings.format) settings.bits = settings.format->bits();
   return new_gate_plan(gate.options, kCompress);
@@ -117,7 +117,7 @@ std::int64_t derive_seed_op(std::int64_t seed, const c10::List<std::string>& nam
 }  // namespace
 
 std::string new_gate_plan_schema() {
-  Schema schema;
+  PlanSchema schema;
   const GateState gate;
   visit_gate_fields(schema, gate);
   return schema.text + ") -> Tensor";

@@ -235,7 +235,8 @@ def saved_choice(always=False):
 
 def load(choice, saved):
     """The settings that a saved choice does not have, in words."""
-    return list(layer_with(choice)[1].load_state({"choice": saved})["differences"])
+    _, group = layer_with(choice)
+    return list(group.load_state(group.state() | {"choice": saved})["differences"])
 
 
 def test_a_saved_choice_goes_on():
