@@ -61,6 +61,7 @@
 #include <slimgrad/activations.h>
 #include <slimgrad/error.h>
 #include <slimgrad/functional.h>
+#include <slimgrad/gate_group.h>
 #include <slimgrad/gradient_gate.h>
 #include <slimgrad/sparse_layers.h>
 
@@ -71,17 +72,8 @@ namespace slimgrad::nn {
 // tensors.
 class StateOwner {
  public:
-  struct Gate {
-    std::string name;  // of a layer's product, "weight" or "input"; empty for a gate by itself
-    at::Tensor plan, stats;
-  };
-  struct Tensors {
-    std::vector<Gate> gates;
-    at::Tensor choice;  // undefined: not of a sparse layer
-  };
-
   virtual ~StateOwner() = default;
-  virtual Tensors state_tensors() const = 0;
+  virtual void add_to(GateGroup& group, const std::string& layer) const = 0;
 };
 inline constexpr const char* kStateName = "slimgrad_state";
 
@@ -113,7 +105,9 @@ class GradientGateImpl : public torch::nn::Cloneable<GradientGateImpl>, public S
 
   void reset() override { plan = plan.clone(), stats = stats.clone(); }
   bool is_serializable() const override { return false; }
-  Tensors state_tensors() const override { return {{{"", plan, stats}}, {}}; }
+  void add_to(GateGroup& group, const std::string& layer) const override {
+    group.add(layer, plan, stats);
+  }
 
   at::Tensor forward(const at::Tensor& x) {
     const bool has_gradient = at::GradMode::is_enabled() && x.requires_grad();
@@ -156,10 +150,8 @@ class SparseStateImpl : public torch::nn::Cloneable<SparseStateImpl>, public Sta
       *tensor = tensor->clone();
   }
   bool is_serializable() const override { return false; }
-  Tensors state_tensors() const override {
-    return {{{"weight", tensors.weight_plan, tensors.weight_stats},
-             {"input", tensors.input_plan, tensors.input_stats}},
-            tensors.choice};
+  void add_to(GateGroup& group, const std::string& layer) const override {
+    group.add(layer, tensors);
   }
 
   SparseLayerState tensors;

@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include <vector>
+#include "torch/decide/plan_tensor.h"
 
 TORCH_LIBRARY(slimgrad, m) {
   // Without a seed an op takes one from torch's generator: two calls alike have two results.
@@ -124,30 +125,10 @@ TORCH_LIBRARY(slimgrad, m) {
       kDraws);
   m.def("load_file(Tensor file, int? max_bytes=None) -> (str[], Tensor[])");
 
-  // The state of a gate, by name (torch/decide/gate_ops.cc). What is not given has its default.
-  m.def(
-      "new_gate_plan(*, str? prune=None, float? sparsity=None, str? method=None, int? bits=None, "
-      "int? exponent_bits=None, int? mantissa_bits=None, str? split=None, "
-      "str? scale_method=None, float? fixed_scale=None, str? rounding=None, "
-      "str? underflow=None, int? seed=None, int? min_elements=None, "
-      "int? sample_size=None, "
-      "int? refresh_every=None, int? warmup=None, int[] schedule_calls=[], "
-      "float[] schedule_sparsities=[], str? allocation=None, bool dynamic_scale=False) -> Tensor");
+  // The state of a gate: what is not given has its default. slimgrad::GateGroup has the rest.
+  m.def(slimgrad::torch_ops::new_gate_plan_schema().c_str());
   m.def("new_gate_stats() -> Tensor");
-  m.def(
-      "gate_report(Tensor plan, Tensor stats) "
-      "-> (str[], int[], str[], bool[], str[], float[], str)");
-  m.def("gate_statistics(Tensor stats) -> Tensor");
-  m.def("gate_fields(Tensor plan) -> (str[], float[])");
   m.def("derive_seed(int seed, str[] names, int[] numbers) -> int");
-  m.def("choices(str what) -> str[]");
-  m.def("gate_has_news(Tensor plan) -> bool");
-  m.def("refresh_gate_(Tensor(a!) plan) -> ()");
-  m.def("set_gate_sparsity_(Tensor(a!) plan, float sparsity) -> ()");
-  // A state that was saved, into a gate: its settings stay. Returns those that differ, in words.
-  m.def(
-      "load_gate_(Tensor(a!) plan, Tensor(b!) stats, Tensor saved_plan, Tensor saved_stats) "
-      "-> str[]");
 
   // Neural gradients: the identity forward; backward runs compress_gradient, which reads the
   // layer's plan, writes plan and stats (torch/decide/plan_tensor.h), and draws with `stream` mixed
@@ -164,17 +145,9 @@ TORCH_LIBRARY(slimgrad, m) {
       "int[] target_layers=[], float[] target_cosines=[]) -> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
-  // How a sparse layer does its two products: the tensor `choice` of its state by names. A way that
-  // is empty leaves its product alone. sparse_report: the way that is set, what
-  // chose it ("" if not yet), the break-even sparsity (NaN if not yet), what the last backward pass
-  // did, the number of trials and the best seconds dense, sparse without and for all survivors.
+  // How a sparse layer does its two products, as one tensor of its state; slimgrad::GateGroup
+  // changes and reports it.
   m.def("new_sparse_choice(bool always) -> Tensor");
-  m.def("set_sparse_ways_(Tensor(a!) choice, str weight, str input) -> ()");
-  m.def("time_sparse_ways_(Tensor(a!) choice, bool on) -> ()");
-  m.def("load_sparse_choice_(Tensor(a!) choice, Tensor saved) -> str[]");  // like load_gate_
-  m.def(
-      "sparse_report(Tensor choice, str product) "
-      "-> (str, str, float, str, int, float, float, float)");
   // The model behind it, for fitting it: the terms of the dense product, and of the sparse one what
   // does not shrink with its survivors and what all values would take; nanoseconds of the second
   // that have no fitted constant; and the nanoseconds of these three.
@@ -183,27 +156,21 @@ TORCH_LIBRARY(slimgrad, m) {
       "int[] dilation, int groups, str product) "
       "-> (float[], float[], float[], float, float[])");
 
-  // Layers with a sparse backward pass. The five tensors are a layer's state
-  // (torch/decide/plan_tensor.h for each product, torch/sparse/product_choice.h); backward reads
-  // and writes them. `wanted`: gradients of x, weight and bias; one that is not wanted comes back
-  // empty.
+  // Layers with a sparse backward pass. `state` is the five tensors of SparseLayerState
+  // (slimgrad/sparse_layers.h); backward reads and writes them. `wanted`: gradients of x, weight
+  // and bias; one that is not wanted comes back empty.
   m.def(
-      "sparse_linear(Tensor x, Tensor weight, Tensor? bias, Tensor weight_plan, "
-      "Tensor weight_stats, Tensor input_plan, Tensor input_stats, Tensor choice, int stream) "
-      "-> Tensor");
+      "sparse_linear(Tensor x, Tensor weight, Tensor? bias, Tensor[] state, int stream) -> Tensor");
   m.def(
       "sparse_conv2d(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
-      "int[] dilation, int groups, Tensor weight_plan, Tensor weight_stats, Tensor input_plan, "
-      "Tensor input_stats, Tensor choice, int stream) -> Tensor");
+      "int[] dilation, int groups, Tensor[] state, int stream) -> Tensor");
   m.def(
       "sparse_linear_backward(Tensor grad, Tensor x, Tensor weight, bool[3] wanted, "
-      "Tensor(a!) weight_plan, Tensor(b!) weight_stats, Tensor(c!) input_plan, "
-      "Tensor(d!) input_stats, Tensor(e!) choice, int stream) -> (Tensor, Tensor, Tensor)");
+      "Tensor(a!)[] state, int stream) -> (Tensor, Tensor, Tensor)");
   m.def(
       "sparse_conv2d_backward(Tensor grad, Tensor x, Tensor weight, int[] stride, int[] padding, "
-      "int[] dilation, int groups, bool[3] wanted, Tensor(a!) weight_plan, "
-      "Tensor(b!) weight_stats, Tensor(c!) input_plan, Tensor(d!) input_stats, "
-      "Tensor(e!) choice, int stream) -> (Tensor, Tensor, Tensor)");
+      "int[] dilation, int groups, bool[3] wanted, Tensor(a!)[] state, int stream) "
+      "-> (Tensor, Tensor, Tensor)");
 
   // What sparse products keep between calls, in bytes; and gives it back, returning how much.
   m.def("cached_memory() -> int");
