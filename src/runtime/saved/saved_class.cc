@@ -76,7 +76,7 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t, Kinds, Reasons, double, dou
 }
 
 // Of parts, plain and saved; of reasons, what was left.
-std::tuple<Sizes, Sizes, Sizes> bytes_of(const Count& self) {
+std::tuple<Sizes, Sizes, Sizes> counted_bytes(const Count& self) {
   const SavedBytes& bytes = self->count.bytes();
   Sizes plain, saved, left;
   for (const SavedBytes::Part& part : bytes.parts) {
@@ -134,7 +134,7 @@ TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
              self->count.saved(x, nullptr, {});
              return x;
            })
-      .def("bytes", &bytes_of);
+      .def("bytes", &counted_bytes);
 }
 
 }  // namespace slimgrad

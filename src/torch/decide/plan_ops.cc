@@ -48,7 +48,7 @@ class Gates {
   std::vector<GateRecord> records_;
 };
 
-void allocate_op(at::TensorList plans, at::TensorList stats, std::string_view objective,
+void allocate_plans_op(at::TensorList plans, at::TensorList stats, std::string_view objective,
                  std::string_view method, double cap, at::IntArrayRef target_layers,
                  at::ArrayRef<double> target_cosines) {
   check(target_layers.size() == target_cosines.size(), kAllocate,
@@ -93,7 +93,7 @@ void update_loss_scales(at::TensorList plans, at::TensorList stats, std::int64_t
 
 // For every device, so that a state elsewhere gets the one error there is for it.
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
-  m.impl("allocate_plans_", ValueErrors<&allocate_op>::call);
+  m.impl("allocate_plans_", ValueErrors<&allocate_plans_op>::call);
   m.impl("update_loss_scale_", ValueErrors<&update_loss_scales>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
