@@ -129,7 +129,7 @@ TEST(Tensors, FilesThatAreTooLargeDamagedMissingOrNotToBeWritten) {
   tensors.insert("x", x);
   save(tensors, folder / "x.sg");
   EXPECT_THAT([&] { load(folder / "x.sg", 399); },
-              ThrowsMessage<PayloadError>(HasSubstr("[load] the file stands for 400 bytes")));
+              ThrowsMessage<PayloadError>(HasSubstr("of values, got 400 bytes")));
   std::filesystem::resize_file(folder / "x.sg", 100);
   EXPECT_THROW(load(folder / "x.sg"), PayloadError);
   std::filesystem::resize_file(folder / "x.sg", 0);
