@@ -124,7 +124,7 @@ TEST(Tensors, FilesThatAreTooLargeDamagedMissingOrNotToBeWritten) {
   const TempFolder folder;
   const at::Tensor x = at::randn({100});
   EXPECT_THAT([&] { decode(encode(x), 399); },
-              ThrowsMessage<PayloadError>(HasSubstr("400 bytes, more than 399")));
+              ThrowsMessage<PayloadError>(HasSubstr("max_bytes=399 of values, got 400 bytes")));
   TensorDict tensors;
   tensors.insert("x", x);
   save(tensors, folder / "x.sg");
