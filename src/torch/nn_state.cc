@@ -1,7 +1,6 @@
 #include <slimgrad/nn.h>
 
 #include <ATen/core/Dict.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include <array>
 #include <set>
@@ -14,13 +13,12 @@
 #include <slimgrad/sparse_layers.h>
 
 #include "base/check.h"
+#include "torch/state_version.h"
 
 namespace slimgrad::nn {
 namespace {
 
 constexpr const char* kLoadState = "load_state_dict";
-constexpr const char* kVersionKey = "version";
-constexpr std::int64_t kStateVersion = 1;
 
 std::string join(const std::string& name, const std::string& key) {
   return name.empty() || key.empty() ? name + key : name + "." + key;
@@ -69,14 +67,6 @@ std::vector<NamedState> states_in(const torch::nn::Module& module) {
   for (const auto& item : module.named_modules("", /*include_self=*/false))
     add(item.key(), *item.value());
   return states;
-}
-
-void check_version(const StateDict& state) {
-  const at::Tensor* const version = state.find(kVersionKey);
-  check(version != nullptr && version->defined() && version->numel() == 1, kLoadState,
-        "a state with a version", version == nullptr ? "none" : "no number");
-  const auto number = version->item<double>();
-  check(number == kStateVersion, kLoadState, "a state of version 1", "version ", number);
 }
 
 // What `state` says of one layer, into `ours`; adds what there is to say of it. The layer is not in
@@ -128,14 +118,14 @@ StateDict state_dict(const torch::nn::Module& module) {
   StateDict state("State");
   for (const NamedState& layer : states_in(module))
     for (const auto& [key, tensor] : layer.items()) state.insert(key, tensor.clone());
-  state.insert(kVersionKey, at::scalar_tensor(kStateVersion, at::kLong));
+  torch_ops::add_version(state);
   return state;
 }
 
 std::vector<std::string> load_state_dict(torch::nn::Module& module, const StateDict& state) {
-  check_version(state);
+  torch_ops::check_version(state, kLoadState);
   std::vector<std::string> said;
-  std::set<std::string> known{kVersionKey};
+  std::set<std::string> known{torch_ops::kVersionKey};
   const std::vector<NamedState> states = states_in(module);
   std::vector<NamedState> loaded;  // into copies, so that an error in the last changes nothing
   for (const NamedState& layer : states) {

@@ -57,6 +57,7 @@ PUBLIC_LAYER = {
     "gradient_gate.h": "torch",
     "saved_tensors.h": "torch",
     "sparse_layers.h": "torch",
+    "compress.h": "runtime",
     "gate_group.h": "runtime",
     "nn.h": "torch",
     "torch.h": "torch",
@@ -123,7 +124,7 @@ def test_kernels_do_not_allocate(file):
 
 
 # The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
-ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "saved"}
+ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "saved", "compress"}
 
 
 def test_layers_have_the_same_rooms():

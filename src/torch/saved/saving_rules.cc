@@ -14,7 +14,6 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-// Nodes that hand a parameter on: autocast's copies, and views.
 constexpr std::array<std::string_view, 16> kCastsAndViews = {
     "ToCopyBackward0",  "TBackward0",      "TransposeBackward0",      "PermuteBackward0",
     "ViewBackward0",    "SliceBackward0",  "UnsafeViewBackward0",     "ReshapeAliasBackward0",
@@ -27,7 +26,7 @@ bool comes_from_leaf(const at::Tensor& x) {
     return base.requires_grad() && (base.is_leaf() || comes_from_leaf(base));
   }
   const torch::autograd::Node* node = x.grad_fn().get();
-  while (node != nullptr && std::ranges::count(kCastsAndViews, node->name()) > 0) {
+  while (node != nullptr && is_cast_or_view(*node)) {
     node = node->next_edge(0).function.get();
     if (dynamic_cast<const torch::autograd::AccumulateGrad*>(node) != nullptr) return true;
   }
@@ -47,6 +46,10 @@ bool is_logarithm(const at::Tensor& x) {
 }
 
 }  // namespace
+
+bool is_cast_or_view(const torch::autograd::Node& node) {
+  return std::ranges::count(kCastsAndViews, node.name()) > 0;
+}
 
 Saving saving_of(const at::Tensor& x, std::int64_t min_elements) {
   if (x.is_leaf() && x.requires_grad()) return Saving::kLivesAnyway;

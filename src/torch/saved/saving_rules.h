@@ -4,6 +4,7 @@
 #define SLIMGRAD_TORCH_SAVED_SAVING_RULES_H_
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
 
@@ -18,6 +19,9 @@ enum class Saving {
   kLogarithm,    // backward takes its exponential
   kPacked,
 };
+
+// Whether a node hands a parameter on: autocast's copies, and views.
+bool is_cast_or_view(const torch::autograd::Node& node);
 
 Saving saving_of(const at::Tensor& x, std::int64_t min_elements);
 
