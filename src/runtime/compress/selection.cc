@@ -171,7 +171,7 @@ class Selector {
   Reason refusal(const std::string& name, const at::Tensor& weight, bool is_compressed) const {
     if (!include_.empty() && !is_named(include_, name)) return "not included";
     if (is_named(exclude_, name)) return "excluded";
-    if (is_compressed) return "compressed already";
+    if (is_compressed) return "compressed already, by a module whose state is in nn::state_dict()";
     if (!weight.requires_grad())
       return "its weight is frozen, and autograd's graph shows a layer by its weight";
     const auto owner = owners_.find(weight.unsafeGetTensorImpl());

@@ -35,7 +35,7 @@ std::string summary_text(const std::vector<NamedReport>& reports,
            << gate.elements;
     text << '\n';
   }
-  for (const auto& [name, why] : left) text << shown(name) << ": not compressed: " << why << '\n';
+  for (const auto& [name, why] : left) text << shown(name) << ": no gate: " << why << '\n';
   for (const std::string& warning : warnings) text << "warning: " << warning << '\n';
   text << "few-bit activations and sparse backward passes: modules of slimgrad::nn, in the place "
           "of torch's\n";
