@@ -11,7 +11,7 @@
 //
 // The modules stay as they are. backward() walks the graph that autograd recorded for the loss,
 // finds the products with the layers' weights, and puts a gate (gradient_gate.h) on the node that
-// made a layer's output. The walk takes about a microsecond for each node of the graph.
+// made a layer's output. The walk takes 0.2 microseconds for each node of the graph.
 //
 // Layers are torch::nn's Linear, convolutions and transposed convolutions, and subclasses, by their
 // names in the module; of a MultiheadAttention its projections, ATTENTION.q, .k, .v and .out_proj.
@@ -97,7 +97,8 @@ class Compression {
 };
 
 // Throws InvalidArgument for options out of their range, for names that no module has, and for a
-// model in which there is no layer to compress; nothing has changed then.
+// model in which there is no layer to compress, also because all of them have gates of a
+// Compression that lives; nothing has changed then.
 Compression compress(torch::nn::Module& module, CompressOptions options);
 
 }  // namespace slimgrad

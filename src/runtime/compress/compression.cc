@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include <slimgrad/seed.h>
@@ -15,6 +17,7 @@
 #include "runtime/compress/selection.h"
 #include "runtime/compress/summary.h"
 #include "runtime/decide/state_tensors.h"
+#include "torch/checks.h"
 #include "torch/find_op.h"
 #include "torch/fresh_seed.h"
 #include "torch/own_gradient.h"
@@ -58,7 +61,25 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
+// The weights of all layers that have gates: second ones would be behind the same products. They
+// live as long as they are here, so that no other tensor has their address.
+struct GatedWeights {
+  std::mutex mutex;
+  std::set<const c10::TensorImpl*> weights;
+};
+GatedWeights& gated_weights() {
+  static GatedWeights gated;
+  return gated;
+}
+
 }  // namespace
+
+bool has_gates(const at::Tensor& weight) {
+  GatedWeights& gated = gated_weights();
+  const std::lock_guard lock(gated.mutex);
+  return gated.weights.contains(weight.unsafeGetTensorImpl());
+}
+
 }  // namespace gating
 
 // A weight, and the gates behind the products with it. The graph and the weight's hook share it.
@@ -138,6 +159,10 @@ void Compression::place_gates(at::TensorList losses) {
   for (const auto& layer : layers_) weights.push_back(layer->weights);
   for (const gating::ProductNode& product : gating::find_products(losses, weights)) {
     const std::shared_ptr<Layer>& layer = layers_[product.layer];
+    const auto type = product.node->input_metadata(0).dtype().toScalarType();
+    check(torch_ops::is_float_dtype(type), gating::kCompress,
+          "outputs of layers of float32, bfloat16 or float16", type, " of ",
+          layer->parts[product.first_part].name);
     const bool has_gate = std::ranges::any_of(product.node->pre_hooks(), [&](const auto& hook) {
       const auto* const gate = dynamic_cast<const Gate*>(hook.get());
       return gate != nullptr && gate->is_of(*layer);
@@ -181,7 +206,10 @@ std::vector<std::string> Compression::load_state(const nn::StateDict& state) {
 }
 
 void Compression::remove() {
+  gating::GatedWeights& gated = gating::gated_weights();
+  const std::lock_guard lock(gated.mutex);
   for (const auto& layer : layers_) {
+    gated.weights.erase(layer->weights.weight.unsafeGetTensorImpl());
     layer->is_removed = true;
     layer->weights.weight.remove_hook(layer->hook);
   }
@@ -240,6 +268,10 @@ Compression compress(torch::nn::Module& module, CompressOptions options) {
                      "loss.backward(), or compression.place_gates(loss) before it. Also other code "
                      "that uses the weight has no gate");
         });
+  gating::GatedWeights& gated = gating::gated_weights();
+  const std::lock_guard lock(gated.mutex);
+  for (const auto& layer : layers)
+    gated.weights.insert(layer->weights.weight.unsafeGetTensorImpl());
   compression.layers_ = std::move(layers);
   return compression;
 }

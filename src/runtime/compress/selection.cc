@@ -172,6 +172,7 @@ class Selector {
     if (!include_.empty() && !is_named(include_, name)) return "not included";
     if (is_named(exclude_, name)) return "excluded";
     if (is_compressed) return "compressed already, by a module whose state is in nn::state_dict()";
+    if (has_gates(weight)) return "compressed already";
     if (!weight.requires_grad())
       return "its weight is frozen, and autograd's graph shows a layer by its weight";
     const auto owner = owners_.find(weight.unsafeGetTensorImpl());

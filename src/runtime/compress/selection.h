@@ -31,6 +31,9 @@ struct SelectedLayers {
   std::map<std::string, std::string> left;  // by name, the reason
 };
 
+// Whether a weight has gates already.
+bool has_gates(const at::Tensor& weight);
+
 // Throws InvalidArgument for names that no module has.
 SelectedLayers select_layers(const torch::nn::Module& module,
                              const std::vector<std::string>& include,

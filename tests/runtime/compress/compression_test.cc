@@ -1,5 +1,5 @@
-// compress() for networks of torch::nn. tests/python/test_compress_cpp.py compares the gradients
-// with those of Python.
+// compress() for networks of torch::nn. tests/python/compress/test_compress_cpp.py compares the
+// gradients with those of Python.
 #include <slimgrad/compress.h>
 
 #include <gmock/gmock.h>
@@ -11,6 +11,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
+#include <torch/nn/modules/transformerlayer.h>
 
 #include <string>
 #include <utility>
@@ -153,6 +154,37 @@ TEST(Compress, OfTwoLayersWithOneWeightTheFirstHasTheGate) {
   EXPECT_THAT(calls(compression), ElementsAre(2));
 }
 
+// Self-attention, in the modules of torch that are made of others.
+TEST(Compress, GatesATransformerOfTorch) {
+  torch::nn::TransformerEncoderLayer layer(torch::nn::TransformerEncoderLayerOptions(32, 4));
+  Compression compression = compress(*layer, pruning());
+  EXPECT_THAT(compression.gates().names(), ElementsAre("self_attn.q", "self_attn.k", "self_attn.v",
+                                                       "self_attn.out_proj", "linear1", "linear2"));
+  EXPECT_THAT(compression.left(), IsEmpty());
+  compression.backward(layer(input()).square().sum());
+  EXPECT_THAT(calls(compression), ElementsAre(1, 1, 1, 1, 1, 1));
+}
+
+TEST(Compress, CompressesALayerOnce) {
+  Network network;
+  CompressOptions options = pruning();
+  options.include = {"first"};
+  Compression one = compress(network, options);
+  EXPECT_THAT(one.left(), ElementsAre(Pair("second", "not included")));
+  Compression rest = compress(network, pruning());
+  EXPECT_THAT(rest.left(), ElementsAre(Pair("first", "compressed already")));
+  const at::Tensor loss = network.loss(input());
+  one.place_gates(loss);
+  rest.backward(loss);
+  EXPECT_THAT(calls(one), ElementsAre(1));
+  EXPECT_THAT(calls(rest), ElementsAre(1));
+  EXPECT_THAT([&] { compress(network, pruning()); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("first: compressed already")));
+  one.remove();
+  EXPECT_THAT(compress(network, pruning()).left(),
+              ElementsAre(Pair("second", HasSubstr("already"))));
+}
+
 TEST(Compress, ContinuesFromAState) {
   const at::Tensor x = input(), y = input();
   const auto gradient = [](Network& network) { return network.first->weight.grad().clone(); };
@@ -171,7 +203,8 @@ TEST(Compress, ContinuesFromAState) {
   resumed.backward(other.loss(y));
   EXPECT_TRUE(torch::equal(gradient(network), gradient(other)));
 
-  Compression pruned_less = compress(other, pruning(0.5));
+  Network third;
+  Compression pruned_less = compress(third, pruning(0.5));
   EXPECT_THAT(pruned_less.load_state(state),
               ElementsAre("first, second: sparsity 0.5, the state has 0.8"));
   EXPECT_THAT([&] { resumed.load_state(nn::StateDict("State")); },
@@ -240,6 +273,9 @@ TEST(Compress, RefusesWithoutAnyChange) {
   compression.place_gates(loss);
   EXPECT_THAT([&] { loss.backward({}, true, /*create_graph=*/true); },
               ThrowsMessage<c10::Error>(HasSubstr("got create_graph=True")));
+  network.to(torch::kDouble);
+  EXPECT_THAT([&] { compression.backward(network.loss(input().to(torch::kDouble))); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("got Double of ")));
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ std::vector<char> read(const char* path) {
 }  // namespace
 
 int main(int, char** argv) {
-  const bool is_cnn = argv[1] == std::string("cnn");
+  const bool is_cnn = std::string(argv[1]).starts_with("cnn");
   std::shared_ptr<Network> network;
   if (is_cnn)
     network = std::make_shared<Cnn>();
