@@ -18,9 +18,8 @@
 #include "runtime/compress/summary.h"
 #include "runtime/decide/state_tensors.h"
 #include "torch/checks.h"
-#include "torch/find_op.h"
+#include "torch/decide/pass_gradient.h"
 #include "torch/fresh_seed.h"
-#include "torch/own_gradient.h"
 #include "torch/second_backward.h"
 #include "torch/state_version.h"
 
@@ -110,10 +109,10 @@ class Compression::Gate : public torch::autograd::FunctionPreHook {
     layer_->has_passed = true;
     torch::autograd::variable_list result(grads.size());
     for (std::size_t i = 0; i < grads.size(); ++i) {
-      const std::size_t part = first_part_ + i;
-      const bool has_gate = part < layer_->parts.size() && layer_->parts[part].has_gate();
-      result[i] =
-          has_gate && grads[i].defined() ? compressed(grads[i], layer_->parts[part]) : grads[i];
+      const Layer::Part& part = layer_->parts[first_part_ + i];
+      result[i] = part.has_gate() && grads[i].defined()
+                      ? torch_ops::pass_gradient(grads[i], part.plan, part.stats, layer_->stream)
+                      : grads[i];
     }
     return result;
   }
@@ -121,21 +120,6 @@ class Compression::Gate : public torch::autograd::FunctionPreHook {
   bool is_of(const Layer& layer) const { return layer_.get() == &layer; }
 
  private:
-  // As the gate of gradient_gate() does it.
-  at::Tensor compressed(const at::Tensor& grad, const Layer::Part& part) const {
-    if (torch_ops::is_ours(grad)) {
-      static const auto op =
-          torch_ops::find_op<void(at::Tensor, at::Tensor, at::Tensor, std::int64_t)>(
-              "slimgrad::compress_gradient_");
-      op.call(grad, part.plan, part.stats, layer_->stream);
-      return grad;
-    }
-    static const auto op =
-        torch_ops::find_op<at::Tensor(const at::Tensor&, at::Tensor, at::Tensor, std::int64_t)>(
-            "slimgrad::compress_gradient");
-    return op.call(grad, part.plan, part.stats, layer_->stream);
-  }
-
   const std::shared_ptr<Layer> layer_;
   const std::size_t first_part_;
 };

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -94,7 +95,9 @@ class Search {
       const auto first = static_cast<std::size_t>(product.first_row / num_rows);
       if (layer.num_parts == 1 || node->input_metadata(0).shape_as_dim_vector().back() == num_rows)
         products.push_back({node, product.layer, layer.num_parts == 1 ? 0 : first});
-      else if (const auto split = splits.find(node); split != splits.end())
+      else if (const auto split = splits.find(node);
+               split != splits.end() &&
+               split->second->input_metadata(0).shape_as_dim_vector().back() == num_rows)
         products.push_back({split->second, product.layer, first});
     }
     return products;

@@ -1,5 +1,6 @@
 """slimgrad::compress() for networks of torch::nn against compress() for the same in Python."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,7 +90,8 @@ SETTINGS = {
 
 
 def run(*command):
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # torch's sums depend on their number
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=one_thread)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
