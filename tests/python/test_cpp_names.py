@@ -12,6 +12,7 @@ HEADERS = Path(__file__).resolve().parents[2] / "include" / "slimgrad"
 OTHERWISE = {
     "slimgrad.FAMILIES": "kAllFamilies",
     "slimgrad.Allocation": "LayerAllocation",
+    "slimgrad.Controller": "Compression",
     "slimgrad.LossScale": "dynamic_scale",
     "slimgrad.Prune": "GradientSettings",
     "slimgrad.Quantize": "GradientSettings",
@@ -28,8 +29,6 @@ PYTHONS_BY_NATURE = {
     "slimgrad.distributed.CompressedPipelineStage": "is a stage of torch.distributed.pipelining",
 }
 TO_COME = {
-    "slimgrad.Controller": "compress(module) of C++",
-    "slimgrad.compress": "compress(module) of C++",
     "slimgrad.distributed": "exchanges, boundaries of stages and estimates of C++",
 }
 

@@ -127,7 +127,15 @@ def test_cpp(tmp_path):
         "-DCMAKE_BUILD_TYPE=Release",
     )
     run("cmake", "--build", tmp_path)
-    out = run(tmp_path / "train_with_gates", 150)
-    accuracy, zeros = map(float, re.match(r"accuracy ([\d.]+), zeros ([\d.]+)", out).groups())
+    program, checkpoint = tmp_path / "train_compressed", tmp_path / "checkpoint.pt"
+    out = run(program, 150)
+    numbers = r"accuracy ([\d.]+), zeros behind first ([\d.]+), in middle ([\d.]+), saved ([\d.]+)"
+    accuracy, first, middle, saved = map(float, re.search(numbers, out).groups())
     assert accuracy > 0.9
-    assert abs(zeros - 0.8) < 0.01
+    assert abs(first - 0.8) < 0.01
+    assert abs(middle - 0.9) < 0.01
+    assert saved > 3
+    half = run(program, 75, checkpoint)
+    resumed = run(program, 150, checkpoint)
+    assert half != out
+    assert resumed == out

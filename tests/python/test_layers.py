@@ -58,6 +58,7 @@ PUBLIC_LAYER = {
     "gradient_gate.h": "torch",
     "saved_tensors.h": "runtime",
     "sparse_layers.h": "torch",
+    "compress.h": "runtime",
     "gate_group.h": "runtime",
     "nn.h": "runtime",
     "tensor_files.h": "torch",
@@ -126,7 +127,7 @@ def test_kernels_do_not_allocate(file):
 
 
 # The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
-ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "saved"}
+ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "saved", "compress"}
 
 
 def test_layers_have_the_same_rooms():

@@ -4,8 +4,6 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
-#include <ATen/ops/full.h>
-
 #include <cmath>
 #include <utility>
 
@@ -13,6 +11,7 @@
 
 #include "arrays/decide/gate_fields.h"
 #include "base/check.h"
+#include "runtime/decide/state_tensors.h"
 #include "torch/decide/plan_tensor.h"
 #include "torch/errors.h"
 
@@ -79,8 +78,6 @@ class Group : public torch::CustomClassHolder {
 };
 using GroupPtr = c10::intrusive_ptr<Group>;
 
-const std::string kSetting = "setting:";  // in front of what no plan holds
-
 Row report(const GateGroup& gates, bool all) {
   Row rows = new_row();
   for (const NamedReport& report : gates.reports())
@@ -104,23 +101,12 @@ c10::Dict<std::int64_t, double> targets(const GateGroup& gates, bool at_inputs) 
 
 Tensors state(const GateGroup& gates) {
   Tensors state;
-  for (const auto& [name, tensor] : gates.state()) state.insert(name, tensor.clone());
-  for (const auto& [name, value] : gates.settings())
-    state.insert(kSetting + name, at::full({1}, value, at::kDouble));
+  for (const auto& [name, tensor] : state_tensors(gates)) state.insert(name, tensor);
   return state;
 }
 
 Row load_state(GateGroup& gates, const Tensors& saved) {
-  std::map<std::string, at::Tensor> tensors;
-  std::map<std::string, double> settings;
-  for (const auto& item : saved) {
-    const std::string& name = item.key();
-    if (!name.starts_with(kSetting))
-      tensors[name] = item.value();
-    else if (item.value().numel() == 1)
-      settings[name.substr(kSetting.size())] = item.value().item<double>();
-  }
-  const LoadedState said = gates.load_state(tensors, settings);
+  const LoadedState said = load_state_tensors(gates, map_of(saved));
   Row differences = new_row(), all = new_row();
   for (const auto& [words, names] : said.differences) differences.insert(words, names);
   all.insert("differences", differences);

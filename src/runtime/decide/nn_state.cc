@@ -2,7 +2,6 @@
 #include <slimgrad/nn.h>
 
 #include <ATen/core/Dict.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 #include <map>
@@ -12,14 +11,13 @@
 #include <slimgrad/seed.h>
 
 #include "base/check.h"
+#include "runtime/state_version.h"
 #include "torch/fresh_seed.h"
 
 namespace slimgrad::nn {
 namespace {
 
 constexpr const char* kLoadState = "load_state_dict";
-constexpr const char* kVersionKey = "version";
-constexpr std::int64_t kStateVersion = 1;
 
 // The name of a layer, or of an attention's projection, from the path of the child that has its
 // state.
@@ -44,14 +42,6 @@ GateGroup gates_in(const torch::nn::Module& module) {
   for (const auto& item : module.named_modules("", /*include_self=*/false))
     add(item.key(), *item.value());
   return group;
-}
-
-void check_version(const StateDict& state) {
-  const at::Tensor* const version = state.find(kVersionKey);
-  check(version != nullptr && version->defined() && version->numel() == 1, kLoadState,
-        "a state with a version", version == nullptr ? "none" : "no number");
-  const auto number = version->item<double>();
-  check(number == kStateVersion, kLoadState, "a state of version 1", "version ", number);
 }
 
 std::string said_of(const std::string& name, const std::string& words) {
@@ -83,16 +73,16 @@ ProductPlans new_product_plans(const SparseOptions& options) {
 StateDict state_dict(const torch::nn::Module& module) {
   StateDict state("State");
   for (const auto& [key, tensor] : gates_in(module).state()) state.insert(key, tensor.clone());
-  state.insert(kVersionKey, at::scalar_tensor(kStateVersion, at::kLong));
+  runtime::add_version(state);
   return state;
 }
 
 std::vector<std::string> load_state_dict(torch::nn::Module& module, const StateDict& state) {
-  check_version(state);
+  runtime::check_version(state, kLoadState);
   std::map<std::string, at::Tensor> tensors;
   // What all layers of a Python controller were told together is its own affair.
   for (const auto& item : state)
-    if (item.key() != kVersionKey && !item.key().starts_with("setting:"))
+    if (item.key() != runtime::kVersionKey && !item.key().starts_with("setting:"))
       tensors[item.key()] = item.value();
   const LoadedState found = gates_in(module).load_state(tensors, {});
   std::vector<std::string> said;

@@ -15,7 +15,6 @@
 namespace slimgrad::runtime {
 namespace {
 
-// Nodes that hand a parameter on: autocast's copies, and views.
 constexpr std::array<std::string_view, 16> kCastsAndViews = {
     "ToCopyBackward0",  "TBackward0",      "TransposeBackward0",      "PermuteBackward0",
     "ViewBackward0",    "SliceBackward0",  "UnsafeViewBackward0",     "ReshapeAliasBackward0",
@@ -28,7 +27,7 @@ bool comes_from_leaf(const at::Tensor& x) {
     return base.requires_grad() && (base.is_leaf() || comes_from_leaf(base));
   }
   const torch::autograd::Node* node = x.grad_fn().get();
-  while (node != nullptr && std::ranges::count(kCastsAndViews, node->name()) > 0) {
+  while (node != nullptr && is_cast_or_view(*node)) {
     node = node->next_edge(0).function.get();
     if (dynamic_cast<const torch::autograd::AccumulateGrad*>(node) != nullptr) return true;
   }
@@ -79,6 +78,10 @@ bool is_copied(const at::Tensor& x, Reason why) {
 bool is_logarithm(const at::Tensor& x) {
   const auto& node = x.grad_fn();
   return node != nullptr && node->name() == "LogSoftmaxBackward0";
+}
+
+bool is_cast_or_view(const torch::autograd::Node& node) {
+  return std::ranges::count(kCastsAndViews, node.name()) > 0;
 }
 
 }  // namespace slimgrad::runtime

@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <string_view>
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace slimgrad::runtime {
 
 // Why a tensor is saved as it is, as reports say it.
@@ -50,6 +54,9 @@ bool is_copied(const at::Tensor& x, Reason why);
 // Whether backward takes the exponential of x and subtracts 1: where a model is sure of itself that
 // is near 0, and a step of 8 bits would be most of it.
 bool is_logarithm(const at::Tensor& x);
+
+// Whether a node hands a parameter on: autocast's copies, and views.
+bool is_cast_or_view(const torch::autograd::Node& node);
 
 }  // namespace slimgrad::runtime
 

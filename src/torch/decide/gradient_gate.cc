@@ -12,6 +12,7 @@
 #include <slimgrad/gradient_gate.h>
 
 #include "torch/checks.h"
+#include "torch/decide/pass_gradient.h"
 #include "torch/decide/plan_tensor.h"
 #include "torch/errors.h"
 #include "torch/find_op.h"
@@ -44,22 +45,11 @@ class Gate : public torch::autograd::Function<Gate> {
   static variable_list backward(AutogradContext* context, variable_list& grads) {
     check_first_backward("gradient_gate");
     variable_list result(4);
-    at::Tensor grad = take_gradient(grads);
+    const at::Tensor grad = take_gradient(grads);
     if (!grad.defined()) return result;
-    const at::Tensor plan = context->saved_data["plan"].toTensor();
-    const at::Tensor stats = context->saved_data["stats"].toTensor();
-    const std::int64_t stream = context->saved_data["stream"].toInt();
-    if (is_ours(grad)) {
-      static const auto op = find_op<void(at::Tensor, at::Tensor, at::Tensor, std::int64_t)>(
-          "slimgrad::compress_gradient_");
-      op.call(grad, plan, stats, stream);
-      result[0] = std::move(grad);
-    } else {
-      static const auto op =
-          find_op<at::Tensor(const at::Tensor&, at::Tensor, at::Tensor, std::int64_t)>(
-              "slimgrad::compress_gradient");
-      result[0] = op.call(grad, plan, stats, stream);
-    }
+    result[0] = pass_gradient(grad, context->saved_data["plan"].toTensor(),
+                              context->saved_data["stats"].toTensor(),
+                              context->saved_data["stream"].toInt());
     return result;
   }
 };
