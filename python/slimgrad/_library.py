@@ -21,3 +21,4 @@ def _load() -> None:
 
 _load()
 ops = torch.ops.slimgrad
+classes = torch.classes.slimgrad
