@@ -3,13 +3,15 @@
     python -m bench.cost_model --out results/cost_model.json    measure, judge and record
     python -m bench.cost_model --from results/cost_model.json   judge what was measured before
         --again     measure once more, and take the better of each time
-        --fit       find the constants anew
+        --fit       find the constants anew, from all records that --from names
 
 Every product of every layer of some networks (bench/layer_shapes.py) is timed densely and at four
-sparsities, through the ops that layers call, sampling and planning and copies included. What a
-network loses is the time with the ways that the model chooses over that with the better way of
-every product, less one: over the products of the backward pass alone, so that a whole step, which
-has a forward pass and other layers too, loses less.
+sparsities, through the ops that layers call, sampling and planning and copies included; and so are
+both dense products of a layer, which torch computes in one call that takes less than the two. What
+a network loses is the time with the ways that the model chooses over that with the best ways of
+every layer, less one. Below it is the same time over that of the plain backward pass, all of it
+dense. Both are of the products of the backward pass alone: a whole step has a forward pass and
+other layers, too.
 
 --fit finds the constants of src/arrays/sparse/cost.cc by non-negative least squares of relative
 errors, prints them in the form of that file, and judges them; and also judges, for each network,
@@ -19,27 +21,29 @@ constants that were found without it.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import slimgrad as sg
-from bench.cost_fit import fit, print_constants
+from bench.cost_fit import DTYPES as FITTED
+from bench.cost_fit import SPARSITIES, fit, print_constants
 from bench.layer_shapes import NETWORKS, Layer
 from bench.timing import write_json
 from slimgrad._library import ops
 from slimgrad.compression.gradients import PRODUCTS
 from slimgrad.nn.layers import SparseState
 
-SPARSITIES = (0.4, 0.6, 0.8, 0.95)
 LAYOUTS = ("channels-last", "contiguous")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FLOAT16_PRODUCTS = 1 << 27  # larger layers are left out: dense, they take very long
-WORTHWHILE = 0.75  # kWorthwhile of src/torch/sparse/product_choice.cc
 SWEEPS = 2  # over everything, so that a slow minute of the machine spoils none of them
 SECONDS, MIN_ROUNDS = 0.06, 2  # of a sweep, for the alternatives of one product
 
@@ -50,8 +54,8 @@ def _state(sparsity: float) -> SparseState:
     return SparseState(prune, seed=1)
 
 
-def _backward(layer: Layer, product: str, tensors: tuple, state: SparseState) -> None:
-    wanted = [product == "input", product == "weight", False]
+def _backward(layer: Layer, products: tuple, tensors: tuple, state: SparseState) -> None:
+    wanted = ["input" in products, "weight" in products, False]
     if layer.size:
         ops.sparse_conv2d_backward(*tensors, *layer.arguments(), wanted, *state.tensors(), 0)
     else:
@@ -77,13 +81,9 @@ def measure(network: str, layer: Layer, layout: str, dtype: str) -> list[dict]:
     tensors = layer.tensors(layout, DTYPES[dtype])
     rows = []
     for product in PRODUCTS:
-        states = [_state(sparsity) for sparsity in (0.0, *SPARSITIES)]
-        # What has no sparse kernel is dense; to time that once is enough.
-        _backward(layer, product, tensors, states[-1])
-        if states[-1].choices()[product]["way"] == "dense":
-            states = states[:1]
-        times = _best_times(
-            [lambda s=s, p=product: _backward(layer, p, tensors, s) for s in states]
+        runs = [(PRODUCTS, 0.0)] + [((product,), sparsity) for sparsity in (0.0, *SPARSITIES)]
+        pair, dense, *sparse = _best_times(
+            [partial(_backward, layer, wanted, tensors, _state(s)) for wanted, s in runs]
         )
         rows.append(
             {
@@ -93,11 +93,13 @@ def measure(network: str, layer: Layer, layout: str, dtype: str) -> list[dict]:
                 "layout": layout,
                 "dtype": dtype,
                 "product": product,
-                "dense_ms": round(times[0], 4),
-                "sparse_ms": [round(t, 4) for t in times[1:]],
+                "pair_ms": round(pair, 4),
+                "dense_ms": round(dense, 4),
+                "sparse_ms": [round(t, 4) for t in sparse],
             }
         )
-    return rows
+    pair = min(row["pair_ms"] for row in rows)
+    return [row | {"pair_ms": pair} for row in rows]
 
 
 def sweep(dtypes) -> list[dict]:
@@ -121,6 +123,7 @@ def best_of(rows: list[dict], more: list[dict]) -> list[dict]:
         other = found.get(key, row)
         sparse = zip(row["sparse_ms"], other["sparse_ms"], strict=True)
         found[key] = row | {
+            "pair_ms": min(row["pair_ms"], other["pair_ms"]),
             "dense_ms": min(row["dense_ms"], other["dense_ms"]),
             "sparse_ms": [min(pair) for pair in sparse],
         }
@@ -131,67 +134,96 @@ def best_of(rows: list[dict], more: list[dict]) -> list[dict]:
 
 
 def add_terms(rows: list[dict]) -> None:
-    """What the model says of each row's product: kinds, terms and nanoseconds."""
+    """What the model says of each row's product, terms and nanoseconds, and its share of the dense
+    time of both products."""
     shapes = {(network, str(layer)): layer for network in NETWORKS for layer in NETWORKS[network]}
     for row in rows:
         layer = shapes[row["network"], row["layer"]]
         with torch.device("meta"):
             tensors = layer.tensors(row["layout"], DTYPES[row["dtype"]])
         arguments = layer.arguments() if layer.size else ([], [], [], 1)
-        names = ("kinds", "dense_terms", "compress_terms", "multiply_terms", "nanoseconds")
+        names = ("dense_terms", "compress_terms", "multiply_terms", "other", "nanoseconds")
         values = ops._sparse_cost(*tensors, *arguments, row["product"])
         row.update(zip(names, values, strict=True))
+    for products in _by_layer(rows):
+        alone = sum(row["dense_ms"] for row in products)
+        for row in products:
+            row["share_ms"] = row["dense_ms"] * min(1, row["pair_ms"] / alone)
 
 
-def losses(rows: list[dict], predict) -> dict[tuple, list[float]]:
-    """By network, type and layout, for each sparsity: the time over the better ways' time, less
-    one. ``predict(row)``: the cost of the dense product, and the sparse one's without and for all
-    survivors."""
-    chosen, better = defaultdict(lambda: [0.0] * 4), defaultdict(lambda: [0.0] * 4)
+def _by_layer(rows: list[dict]) -> list[list[dict]]:
+    """The two products of each layer."""
+    layers = defaultdict(list)
     for row in rows:
-        if not row["sparse_ms"]:
-            continue
+        layers[row["record"], row["network"], row["layer"], row["layout"], row["dtype"]].append(row)
+    return list(layers.values())
+
+
+def _time(products: list[dict], i: int, ways: tuple[bool, ...]) -> float:
+    """Of a layer at the sparsity of that index, where ``ways`` says which products are sparse."""
+    if not any(ways):
+        return products[0]["pair_ms"]
+    return sum(
+        row["sparse_ms"][i] if is_sparse else row["dense_ms"]
+        for row, is_sparse in zip(products, ways, strict=True)
+    )
+
+
+Table = dict[tuple, list[float]]
+
+
+def judge(rows: list[dict], predict: Callable[[dict], tuple]) -> tuple[Table, Table]:
+    """By network, type and layout, for each sparsity: the time over the best ways' time, less one;
+    and the time over that of the plain backward pass. ``predict(row)``: the cost of the dense
+    product, and the sparse one's without and for all survivors."""
+    chosen, best, plain = (defaultdict(lambda: [0.0] * len(SPARSITIES)) for _ in range(3))
+    for products in _by_layer(rows):
+        row = products[0]
         key = (row["network"], row["dtype"], row["layout"])
-        dense, compress, multiply = predict(row)
-        for i, (sparsity, sparse_ms) in enumerate(zip(SPARSITIES, row["sparse_ms"], strict=True)):
-            is_sparse = compress + (1 - sparsity) * multiply <= WORTHWHILE * dense
-            chosen[key][i] += row["count"] * (sparse_ms if is_sparse else row["dense_ms"])
-            better[key][i] += row["count"] * min(sparse_ms, row["dense_ms"])
-    return {
-        key: [c / b - 1 for c, b in zip(chosen[key], better[key], strict=True)] for key in chosen
-    }
+        costs = [predict(row) for row in products]
+        for i, s in enumerate(SPARSITIES):
+            ways = tuple(
+                compress + (1 - s) * multiply <= dense for dense, compress, multiply in costs
+            )
+            every = itertools.product((False, True), repeat=2)
+            chosen[key][i] += row["count"] * _time(products, i, ways)
+            best[key][i] += row["count"] * min(_time(products, i, ways) for ways in every)
+            plain[key][i] += row["count"] * row["pair_ms"]
+    lost = {k: [c / b - 1 for c, b in zip(chosen[k], best[k], strict=True)] for k in chosen}
+    return lost, {k: [c / p for c, p in zip(chosen[k], plain[k], strict=True)] for k in chosen}
 
 
-def print_losses(title: str, table: dict[tuple, list[float]]) -> None:
-    print(f"\n{title}\n{'':60}" + "".join(f"{s:>8}" for s in SPARSITIES))
-    for key, values in table.items():
-        print(f"{', '.join(key):60}" + "".join(f"{100 * v:7.1f}%" for v in values))
-    print(f"{'the most':60}{100 * max(v for values in table.values() for v in values):7.1f}%")
+def print_judgement(title: str, lost: Table, over_plain: Table) -> None:
+    for what, table, form in (
+        (f"lost with {title}, in %", lost, lambda v: f"{100 * v:8.1f}"),
+        (f"over the plain backward pass with {title}", over_plain, lambda v: f"{v:8.3f}"),
+    ):
+        print(f"\n{what}\n{'':60}" + "".join(f"{s:>8}" for s in SPARSITIES))
+        for key, values in table.items():
+            print(f"{', '.join(key):60}" + "".join(form(v) for v in values))
+        print(f"{'the most':60}" + form(max(v for values in table.values() for v in values)))
 
 
 def judge_fit(rows: list[dict]) -> None:
-    print_constants(fit(rows))
-    print_losses("lost with these constants", losses(rows, fit(rows).predict))
-    apart = {}
+    rows = [row for row in rows if row["dtype"] in FITTED]
+    model = fit(rows)
+    print_constants(model)
+    for i in range(rows[-1]["record"] + 1):
+        judged = [row for row in rows if row["record"] == i]
+        print_judgement(f"these constants, record {i + 1}", *judge(judged, model.predict))
+    lost, over_plain = {}, {}
     for network in NETWORKS:
-        others = [row for row in rows if row["network"] != network]
-        known = [{row["kinds"][i] for row in others} for i in (0, 1)]
-        judged = [
-            row
-            for row in rows
-            if row["network"] == network
-            and all(k in s for k, s in zip(row["kinds"], known, strict=True))
-        ]
-        apart |= losses(judged, fit(others).predict)
-    print_losses(
-        "lost with constants found without the network, where others have the kinds", apart
-    )
+        others = fit([row for row in rows if row["network"] != network])
+        judged = judge([row for row in rows if row["network"] == network], others.predict)
+        lost |= judged[0]
+        over_plain |= judged[1]
+    print_judgement("constants found without the network", lost, over_plain)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cost_model")
     parser.add_argument(
-        "--from", dest="record", type=Path, help="an earlier record: do not measure"
+        "--from", dest="records", type=Path, nargs="+", help="earlier records: do not measure"
     )
     parser.add_argument("--again", action="store_true", help="measure, too, and take the better")
     parser.add_argument("--float16", action="store_true", help="this type, too: takes long")
@@ -200,26 +232,37 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write what was measured and lost as JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    rows = []
-    if arguments.record:
-        rows = [r for r in json.loads(arguments.record.read_text())["rows"] if "dense_ms" in r]
+    records = [
+        [row for row in json.loads(path.read_text())["rows"] if "dense_ms" in row]
+        for path in arguments.records or []
+    ]
+    rows = records[0] if records else []
     if arguments.again or not rows:
         for _ in range(SWEEPS):
             rows = best_of(rows, sweep(["float32", "bfloat16"]))
         if arguments.float16:
             rows = best_of(rows, sweep(["float16"]))
     measured = [dict(row) for row in rows]
+    records[:1] = [rows]
+    rows = [row | {"record": i} for i, record in enumerate(records) for row in record]
     add_terms(rows)
-    lost = losses(rows, lambda row: row["nanoseconds"])
-    print_losses("lost with the shipped constants", lost)
+    for i in range(len(records)):
+        judged = [row for row in rows if row["record"] == i]
+        tables = judge(judged, lambda row: row["nanoseconds"])
+        print_judgement(f"the shipped constants, record {i + 1}", *tables)
+        if i == 0:
+            lost, over_plain = tables
     if arguments.fit:
         judge_fit(rows)
     if arguments.out:
-        names = [f"lost at {sparsity}" for sparsity in SPARSITIES]
         summary = [
             dict(zip(("network", "dtype", "layout"), key, strict=True))
-            | {name: round(value, 4) for name, value in zip(names, values, strict=True)}
-            for key, values in lost.items()
+            | {
+                f"{what} at {sparsity}": round(value, 4)
+                for what, table in (("lost", lost), ("over plain", over_plain))
+                for sparsity, value in zip(SPARSITIES, table[key], strict=True)
+            }
+            for key in lost
         ]
         command = "python -m bench.cost_model " + " ".join(sys.argv[1:])
         write_json(arguments.out, command, summary + measured, line_each=True)

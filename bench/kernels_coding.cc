@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arrays/coding/symbol_block.h"
+#include "kernels/coding/value_symbols.h"
 
 namespace slimgrad {
 namespace {

@@ -243,7 +243,7 @@ def networks(quick: bool) -> dict[str, Network]:
     return found
 
 
-def _checkpoint_blocks(model: nn.Module) -> None:
+def checkpoint_blocks(model: nn.Module) -> None:
     for i, block in enumerate(model.blocks):
         model.blocks[i] = Checkpointed(block)
 
@@ -272,7 +272,7 @@ class Training:
         self.model = network.make()
         self.call: Callable = self.model
         if way == "torch.utils.checkpoint":
-            _checkpoint_blocks(self.model)
+            checkpoint_blocks(self.model)
         elif way.startswith("torch.compile"):
             self.call = _with_budget(self.model, float(way.split()[-1]))
         elif way != "torch":

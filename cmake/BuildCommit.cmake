@@ -1,4 +1,4 @@
-# Run by every build, as a script: writes OUTPUT, which defines build_commit() of trainer/commit.h, if
+# Run by every build, as a script: writes OUTPUT, which defines build_commit() of trainer/process.h, if
 # the commit of SOURCE_DIR is another than before.
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND git describe --always --dirty
@@ -8,4 +8,4 @@ if(NOT commit)
   set(commit unknown)
 endif()
 file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT
-     "#include \"trainer/commit.h\"\n\nnamespace slimgrad::trainer {\nconst char* build_commit() { return \"@commit@\"; }\n}\n")
+     "#include \"trainer/process.h\"\n\nnamespace slimgrad::trainer {\nconst char* build_commit() { return \"@commit@\"; }\n}\n")

@@ -1,6 +1,6 @@
 // slimgrad fit: which family of distributions describes a tensor best.
 #include <slimgrad/error.h>
-#include <slimgrad/fit.h>
+#include <slimgrad/measure.h>
 
 #include <iterator>
 #include <memory>

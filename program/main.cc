@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "program/colours.h"
 #include "program/completion.h"
 #include "program/flags.h"
 #include "program/subcommand.h"

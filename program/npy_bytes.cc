@@ -1,4 +1,4 @@
-#include "program/npy_header.h"
+#include "program/npy.h"
 #include "program/tensor_bytes.h"
 
 namespace slimgrad::program {

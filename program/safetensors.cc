@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "program/json.h"
+#include "program/output.h"
 
 namespace slimgrad::program {
 namespace {

@@ -1,4 +1,4 @@
-// Text tables with aligned columns.
+// Text for people: tables with aligned columns, numbers, colours.
 #ifndef SLIMGRAD_PROGRAM_TABLE_H_
 #define SLIMGRAD_PROGRAM_TABLE_H_
 
@@ -42,6 +42,17 @@ std::string shape_text(const std::vector<std::uint64_t>& shape);
 std::string number(double value);
 // A fraction as "85.0 %".
 std::string percent(double fraction);
+
+// ---- colours, used only if the output is a terminal --------------------------------------------
+
+// Whether the file descriptor is a terminal that understands them. The environment says no by
+// NO_COLOR, if that is not empty, and by TERM=dumb.
+bool wants_colours(int descriptor);
+
+// Where none are wanted both give the text as it is. The titles of a table are the line above its
+// rule of dashes.
+std::string red(const std::string& text, int descriptor);
+std::string with_bold_titles(const std::string& text, int descriptor);
 
 }  // namespace slimgrad::program
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "program/flags.h"
-#include "trainer/activation_choice.h"
 #include "trainer/data_set.h"
 #include "trainer/gradient_choice.h"
 #include "trainer/run.h"

@@ -2,27 +2,124 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <torch/serialize/archive.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <memory>
+#include <stdexcept>
 #include <utility>
 
 #include <slimgrad/error.h>
 
-#include "trainer/checkpoint.h"
-#include "trainer/interruption.h"
-#include "trainer/lines.h"
-#include "trainer/machine.h"
-#include "trainer/progress_line.h"
-#include "trainer/run_file.h"
+#include "trainer/process.h"
+#include "trainer/records.h"
 #include "trainer/training.h"
 
 namespace slimgrad::trainer {
 namespace {
 
 namespace fs = std::filesystem;
+
+// ---- checkpoints --------------------------------------------------------------------------------
+//
+// A run on disk, to go on from to the bit: the configuration, where the run stands, what the
+// network, its gates and the optimizer hold, and the order of the samples.
+
+using Tensors = c10::Dict<std::string, torch::Tensor>;
+
+torch::Tensor tensor_of(const std::string& bytes) {
+  torch::Tensor tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+std::string bytes_of(const torch::Tensor& tensor) {
+  return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+// Renamed before it is on the disk, an empty file could be left after a power cut.
+void flush_to_disk(const fs::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY);
+  const bool done = file >= 0 && ::fsync(file) == 0;
+  if (file >= 0) ::close(file);
+  if (!done) throw std::runtime_error("cannot write " + path.string());
+}
+
+torch::serialize::InputArchive open(const fs::path& path) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(path.string());
+  return archive;
+}
+
+Tensors tensors_in(torch::serialize::InputArchive& archive) {
+  c10::IValue value;
+  archive.read("tensors", value);
+  return c10::impl::toTypedDict<std::string, torch::Tensor>(value.toGenericDict());
+}
+
+[[noreturn]] void refuse(const fs::path& path) {
+  throw InvalidArgument("--resume: " + path.string() +
+                        ": expected a checkpoint, got something else or a damaged file");
+}
+
+// Written beside the file and renamed, so that there is always a whole one. Throws
+// std::runtime_error.
+void write_checkpoint(const fs::path& path, const std::string& configuration, const RunState& state,
+                      Training& training) {
+  const fs::path fresh = path.string() + ".new";
+  Tensors tensors;
+  for (const auto& [name, tensor] : training.tensors()) tensors.insert(name, tensor.detach());
+  tensors.insert("configuration", tensor_of(configuration));
+  tensors.insert("state", tensor_of(to_bytes(state)));
+  torch::serialize::OutputArchive archive, optimizer;
+  training.optimizer().save(optimizer);
+  archive.write("tensors", c10::IValue(tensors));
+  archive.write("optimizer", optimizer);
+  try {
+    archive.save_to(fresh.string());
+    flush_to_disk(fresh);
+    fs::rename(fresh, path);
+  } catch (const std::exception&) {
+    throw std::runtime_error("cannot write " + path.string());
+  }
+}
+
+// The two halves of reading: what is needed before there is a network, and the rest. Both throw
+// InvalidArgument, in one line, for a file that is damaged or of another program.
+struct CheckpointHead {
+  std::string configuration;
+  RunState state;
+};
+CheckpointHead read_checkpoint_head(const fs::path& path) try {
+  torch::serialize::InputArchive archive = open(path);
+  const Tensors tensors = tensors_in(archive);
+  return {bytes_of(tensors.at("configuration")), from_bytes(bytes_of(tensors.at("state")))};
+} catch (const std::exception&) {
+  refuse(path);
+}
+
+void read_checkpoint(const fs::path& path, Training& training) try {
+  torch::NoGradGuard no_grad;
+  torch::serialize::InputArchive archive = open(path), optimizer;
+  const Tensors tensors = tensors_in(archive);
+  for (const auto& [name, tensor] : training.tensors()) {
+    const torch::Tensor saved = tensors.at(name);
+    if (saved.sizes() != tensor.sizes()) refuse(path);
+    torch::Tensor(tensor).copy_(saved);
+  }
+  archive.read("optimizer", optimizer);
+  training.optimizer().load(optimizer);
+} catch (const std::exception&) {
+  refuse(path);
+}
+
+// ---- runs ---------------------------------------------------------------------------------------
 
 fs::path checkpoint_of(const Arguments& arguments, const Run& run) {
   return fs::path(arguments.checkpoint) / ("run" + std::to_string(run.number) + ".checkpoint");
@@ -81,7 +178,9 @@ class Comparison {
   // Makes a network for each run: what is wrong with one must be found before the training.
   RunFacts facts() const {
     const DataSet& data = batches_.data();
-    RunFacts facts{.data = data.name,
+    RunFacts facts{.machine = machine(),
+                   .commit = build_commit(),
+                   .data = data.name,
                    .data_hash = hash_of(data.training),
                    .is_text = data.shape.is_text,
                    .training_samples = data.training.count,

@@ -1,10 +1,11 @@
 // What slimgrad-train learns from: images with a class each, or text, of which the next byte is to
-// be named. Plain bytes, in memory; no torch, so that readers can be tested without it.
+// be predicted. Plain bytes, in memory; no torch, so that readers can be tested without it.
 #ifndef SLIMGRAD_TRAINER_DATA_SET_H_
 #define SLIMGRAD_TRAINER_DATA_SET_H_
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,8 +59,6 @@ struct SampleLimits {
 DataSet open_data(std::string_view what, const SampleLimits& limits, std::uint64_t seed,
                   int num_threads);
 
-DataSet generate_glyphs(const SampleLimits& limits, std::uint64_t seed, int num_threads);
-DataSet generate_grammar(const SampleLimits& limits, std::uint64_t seed);
 // The binary version of CIFAR-10: data_batch_1.bin to data_batch_5.bin and test_batch.bin.
 DataSet read_cifar10(const std::filesystem::path& folder, const SampleLimits& limits);
 // MNIST's layout, unpacked: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...
@@ -67,16 +66,16 @@ DataSet read_idx(const std::filesystem::path& folder, const SampleLimits& limits
 // Any file. Its last tenth is for the test.
 DataSet read_text(const std::filesystem::path& file, const SampleLimits& limits);
 
-// ---- for those that implement them -------------------------------------------------------------
-
-// The first `most` bytes of a file, or all.
-std::vector<std::uint8_t> file_bytes(const std::filesystem::path& path,
-                                     std::uint64_t most = UINT64_MAX);
 // Text cut into windows that share nothing but the byte between them.
 SampleBytes cut_text(std::string_view text, std::int64_t limit);
-// "--data: PATH: expected X, got Y".
-[[noreturn]] void refuse_data(const std::filesystem::path& path, std::string_view expected,
-                              std::string_view got);
+
+// The usual augmentation of CIFAR-10: a random crop, of the image's own size, of the image with
+// four black pixels around it, mirrored with probability 1/2. The draws are a function of (seed,
+// epoch, index): not of the order of the samples, and not of threads. REQUIRES: both have
+// shape.bytes() values and do not overlap.
+void crop_and_flip(std::span<const std::uint8_t> image, const SampleShape& shape,
+                   std::uint64_t seed, std::uint32_t epoch, std::uint64_t index,
+                   std::span<std::uint8_t> out);
 
 // A number that names the training bytes, to tell data sets apart: FNV-1a of 64 bits.
 std::uint64_t hash_of(const SampleBytes& samples);

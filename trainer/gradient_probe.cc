@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <slimgrad/error.h>
-#include <slimgrad/fit.h>
+#include <slimgrad/measure.h>
 #include <slimgrad/payload.h>
 
 #include <slimgrad/seed.h>

@@ -1,5 +1,5 @@
-// A close look at one gradient: its magnitudes, the laws they follow, and what a code makes of it.
-// For arrays; no torch.
+// Detailed measurement of one gradient: its magnitudes, the distributions fitted to them, and its
+// size after entropy coding. For arrays; no torch.
 #ifndef SLIMGRAD_TRAINER_GRADIENT_PROBE_H_
 #define SLIMGRAD_TRAINER_GRADIENT_PROBE_H_
 
@@ -39,7 +39,7 @@ struct CodeSizes {
   double entropy = 0;
   std::vector<CodeSize> codes;
 };
-inline constexpr std::array kQuantizerBits = {8, 6, 4, 2};  // that are looked at
+inline constexpr std::array kQuantizerBits = {8, 6, 4, 2};  // that are measured
 CodeSizes code_sizes(std::span<const float> gradient, int quantizer_bits);
 
 // What was found of one layer at a step.

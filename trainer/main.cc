@@ -12,14 +12,13 @@
 #include <slimgrad/error.h>
 #include <slimgrad/version.h>
 
-#include "program/colours.h"
 #include "program/completion.h"
 #include "program/flags.h"
+#include "program/table.h"
 #include "trainer/arguments.h"
 #include "trainer/comparison.h"
 #include "trainer/gradient_choice.h"
-#include "trainer/interruption.h"
-#include "trainer/report.h"
+#include "trainer/process.h"
 
 namespace slimgrad::trainer {
 namespace {
@@ -49,14 +48,60 @@ std::vector<Run> plan_runs(const Arguments& arguments) {
   return runs;
 }
 
+using program::Align;
+using program::Table;
+
+std::string fixed(double value, int digits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+double wanted_sparsity(const Run& run) { return run.choice.gates ? run.choice.gates->sparsity : 0; }
+
+double mean_step_seconds(const Run& run) {
+  return run.state.step > 0 ? run.result().step_seconds / static_cast<double>(run.state.step) : 0;
+}
+
+// The outcome of the runs.
+std::string table_of(const std::vector<Run>& runs) {
+  Table table({{"gradients", Align::kLeft},
+               {"test accuracy"},
+               {"sparsity wanted"},
+               {"achieved"},
+               {"worst miss"},
+               {"bits a value"},
+               {"ms a step"},
+               {"median"}});
+  for (const Run& run : runs) {
+    const GradientTotals& gradients = run.result().gradients;
+    const bool pruned = wanted_sparsity(run) > 0;
+    table.add({run.gradients,
+               run.result().diverged ? "diverged" : program::percent(run.result().test_accuracy()),
+               pruned ? fixed(wanted_sparsity(run), 4) : "-",
+               run.choice.gates ? fixed(gradients.sparsity(), 4) : "-",
+               pruned ? fixed(gradients.worst_miss(), 4) : "-",
+               fixed(gradients.bits_per_value(), 2), fixed(1e3 * mean_step_seconds(run), 1),
+               fixed(1e3 * run.result().median_step_seconds, 1)});
+  }
+  return table.text() +
+         "\n"
+         "Sparsity: the share of zeros in the gradients that were compressed, over the whole run;\n"
+         "worst miss: the largest |achieved - wanted| of a layer in a step. Bits: mean over the\n"
+         "gradients of the outputs of convolution and linear layers, with 32 for those too small\n"
+         "to compress; with pruning, what an ideal entropy coder needs: the entropy of zero / at\n"
+         "the threshold / survivor, a sign, and the survivors in full.\n";
+}
+
 int run(Arguments& arguments) {
   settle(arguments);
   std::vector<Run> runs = plan_runs(arguments);
   watch_for_interruption();
   if (!train_all(arguments, runs))
-    return fail(kInterrupted, arguments.checkpoint.empty()
-                                  ? "interrupted; nothing was kept, for want of --checkpoint"
-                                  : "interrupted; the same command with --resume goes on");
+    return fail(kInterrupted,
+                arguments.checkpoint.empty()
+                    ? "interrupted; nothing was saved, because --checkpoint was not given"
+                    : "interrupted; continue with the same command and --resume");
   std::printf("\n%s", program::with_bold_titles(table_of(runs), STDOUT_FILENO).c_str());
   std::fflush(stdout);
   for (const Run& run : runs) {

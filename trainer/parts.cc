@@ -5,14 +5,13 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
+#include <cmath>
 #include <utility>
 #include <variant>
 
 #include <slimgrad/activations.h>
 #include <slimgrad/nn.h>
-
 #include <slimgrad/seed.h>
-#include "trainer/fake_int4.h"
 
 namespace slimgrad::trainer {
 namespace {
@@ -107,6 +106,10 @@ std::shared_ptr<Layer> make_layer(const Options& options, const GradientChoice& 
   return layer;
 }
 
+torch::Tensor straight_through(const torch::Tensor& x, const torch::Tensor& rounded) {
+  return x + (rounded - x).detach();
+}
+
 }  // namespace
 
 Chain& Chain::add(std::string name, PartPtr part) {
@@ -179,6 +182,36 @@ void PartMaker::add_convolution(Chain& chain, const std::string& name, std::int6
   chain.add(name, convolution(in, out, side, stride, first, !batch_norm()));
   if (batch_norm()) chain.add(name + "_norm", norm(out));
   chain.add(name + "_" + options_.activations.function, activation());
+}
+
+torch::Tensor fake_int4_weight(const torch::Tensor& weight) {
+  const torch::Tensor rows = weight.detach().reshape({weight.size(0), -1});
+  const torch::Tensor scale = (rows.abs().amax(1, /*keepdim=*/true) / 7).clamp_min(1e-30);
+  return straight_through(weight, (rows / scale).round().mul(scale).view_as(weight));
+}
+
+torch::Tensor fake_int4_input(const torch::Tensor& input) {
+  const torch::Tensor x = input.detach();
+  const double low = x.min().item<double>() < 0 ? -7 : 0, high = low < 0 ? 7 : 15;
+  const double largest = x.abs().max().item<double>();
+  if (!(largest > 0)) return input;
+  const auto rounded = [&](const torch::Tensor& values, double scale) {
+    return (values / scale).round_().clamp_(low, high).mul_(scale);
+  };
+  // An odd stride, so that a sample sees all channels.
+  constexpr std::int64_t kSample = 1 << 14;
+  const torch::Tensor flat = x.reshape(-1);
+  const torch::Tensor sample = flat.slice(0, 0, flat.numel(), (flat.numel() / kSample) | 1);
+  double best_scale = largest / high, least_error = INFINITY;
+  for (const double share : {1.0, 0.8, 0.6, 0.45, 0.33, 0.25, 0.15, 0.1}) {
+    const double scale = share * largest / high;
+    const double error = (rounded(sample, scale) - sample).square_().sum().item<double>();
+    if (error < least_error) {
+      least_error = error;
+      best_scale = scale;
+    }
+  }
+  return straight_through(input, rounded(x, best_scale));
 }
 
 }  // namespace slimgrad::trainer

@@ -16,8 +16,8 @@
 
 #include <slimgrad/sparse_layers.h>
 
-#include "trainer/activation_choice.h"
 #include "trainer/gradient_choice.h"
+#include "trainer/run.h"
 
 namespace slimgrad::nn {
 class GradientGateImpl;
@@ -122,6 +122,18 @@ class PartMaker {
   NetworkOptions options_;
   std::uint64_t num_layers_ = 0;
 };
+
+// Fake quantization to integers of 4 bits, in the forward pass alone: values are rounded and stay
+// floats, and gradients pass unchanged (straight-through).
+
+// Weights: -7 to 7, with a scale for each output channel (the first dimension): its largest
+// magnitude is 7.
+torch::Tensor fake_int4_weight(const torch::Tensor& weight);
+
+// Activations: -7 to 7, or 0 to 15 if no value is negative, as behind a ReLU. One scale for all,
+// with the least squared error of eight on a sample: at the largest magnitude, and down to a tenth
+// of it, where larger values are clipped.
+torch::Tensor fake_int4_input(const torch::Tensor& input);
 
 }  // namespace slimgrad::trainer
 

@@ -6,12 +6,22 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/gradient_choice.h"
 #include "trainer/gradient_totals.h"
 
 namespace slimgrad::trainer {
+
+// What --nonlinearity and --activations say: which function, and what it saves for backward.
+struct ActivationChoice {
+  std::string function;  // "relu", "gelu", "silu" or "tanh"
+  int bits = 0;          // 1 to 4; 0: torch's own
+  bool exact = false;    // from the output and one bit; where there is no inverse, as ReLU is
+
+  bool few_bits() const { return bits > 0 || exact; }
+};
 
 struct TrainingOptions {
   int epochs = 3;
@@ -24,11 +34,17 @@ struct TrainingOptions {
   std::uint64_t seed = 1;  // of the order of the samples
   bool augment = false;
   std::optional<int> saved_bits;  // of what autograd saves: 8, 4, 2, or 0 for exactly
-  // Steps, from 1, at which gradients are looked at closely, and what is said about them.
+  // Steps, from 1, at which gradients are measured in detail, and what is written about them.
   std::vector<int> probe_steps = {};
   bool histograms = true, fits = true, bits = true;
   std::int64_t stop_after = 0;  // number of steps, as if interrupted; 0: never
 };
+
+// The learning rate at a step, as a fraction of its peak.
+// "onecycle": up in a straight line for the first fifth of the run, down to zero in a straight line
+// after it. "cosine": half a wave from the peak to zero. "step": a tenth of it from the middle of
+// the run on, a hundredth in the last quarter. "constant". Throws InvalidArgument for other names.
+double rate_share(std::string_view schedule, std::int64_t step, std::int64_t num_steps);
 
 // Where a run stands, after every step.
 struct Progress {

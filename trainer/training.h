@@ -1,4 +1,4 @@
-// The training loop.
+// The training loop, and the batches that it trains on.
 #ifndef SLIMGRAD_TRAINER_TRAINING_H_
 #define SLIMGRAD_TRAINER_TRAINING_H_
 
@@ -16,13 +16,45 @@
 
 #include <slimgrad/saved_tensors.h>
 
-#include "trainer/batches.h"
+#include "trainer/data_set.h"
 #include "trainer/gradient_probe.h"
 #include "trainer/network_gates.h"
 #include "trainer/networks.h"
 #include "trainer/run.h"
 
 namespace slimgrad::trainer {
+
+// ---- samples as tensors, a batch at a time ------------------------------------------------------
+
+struct Batch {
+  torch::Tensor input;   // images: float32, laid out as oneDNN's convolutions like it best; bytes
+  torch::Tensor target;  // classes; of text, the byte behind each byte
+};
+
+class Batches {
+ public:
+  Batches(DataSet data, bool augment, std::uint64_t seed);
+
+  const DataSet& data() const { return data_; }
+  std::int64_t num_training() const { return data_.training.count; }
+  std::int64_t num_test() const { return data_.test.count; }
+
+  // Samples by their indices. Augmentation follows from the seed, the epoch and the index.
+  Batch training(const torch::Tensor& indices, int epoch) const;
+  Batch test(std::int64_t from, std::int64_t to) const;
+
+ private:
+  torch::Tensor augmented(const torch::Tensor& indices, int epoch) const;
+  Batch batch_of(const torch::Tensor& bytes, const torch::Tensor& labels) const;
+
+  DataSet data_;
+  bool augment_;
+  std::uint64_t seed_;
+  torch::Tensor training_, training_labels_, test_, test_labels_;  // look at data_
+  torch::Tensor mean_, deviation_;                                 // of each channel
+};
+
+// ---- the loop -----------------------------------------------------------------------------------
 
 // What the loop tells and asks on its way.
 struct TrainingHooks {

@@ -67,7 +67,7 @@ print(controller.summary(width=100))
 
 # %%
 for product, row in controller.tune(step).items():
-    print(f"{product:14} {row['way']:7} sparse pays from {row['break_even']:.2f} on")
+    print(f"{product:14} {row['way']:7} break-even sparsity {row['break_even']:.2f}")
 tuned = fastest(ROUNDS)
 print(f"a step, tuned: {1000 * tuned:.1f} ms")
 

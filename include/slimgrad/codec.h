@@ -36,12 +36,12 @@ struct Codec {
   std::int64_t seed = 0;
   std::int64_t min_elements = 4096;  // tensors of fewer values travel as they are
 
-  // "lossless", "fp8", "fp6", "fp4", "uniform8" to "uniform2", "packed8" to "packed4", "pruned".
-  // Throws InvalidArgument for other names.
+  // "lossless", "fp8" to "fp2", "uniform8" to "uniform2", "packed8" to "packed4", "pruned", which
+  // are names(); or a format such as "1-4-3". Throws InvalidArgument for other names.
   static Codec parse(std::string_view name);
   static std::vector<std::string> names();
 
-  // One of names(), or a description of what has no name.
+  // One of names(), or a format.
   std::string name() const;
   bool is_exact() const { return kind == PayloadKind::kLossless; }
   Rounding rounding_in_force() const {

@@ -20,6 +20,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,6 +66,15 @@ class FloatFormat {
   int exponent_bits_;
   int mantissa_bits_;
 };
+
+// A float of few bits as users write it: "fp2" to "fp8", whose split into exponent and mantissa is
+// chosen for the data at hand, or a format. Every setting that takes such a name asks this parser
+// and says itself how it chooses; nullopt is any other text, for the caller to refuse.
+struct FloatChoice {
+  int bits = 0;
+  std::optional<FloatFormat> format;  // none: to be chosen
+};
+std::optional<FloatChoice> parse_float_choice(std::string_view text);
 
 }  // namespace slimgrad
 

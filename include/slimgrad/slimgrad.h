@@ -5,7 +5,7 @@
 #include <slimgrad/apply.h>
 #include <slimgrad/distribution.h>
 #include <slimgrad/error.h>
-#include <slimgrad/fit.h>
+#include <slimgrad/fewbit.h>
 #include <slimgrad/float_format.h>
 #include <slimgrad/format_choice.h>
 #include <slimgrad/gate.h>

@@ -1,4 +1,4 @@
-"""What a report says of the machine."""
+"""The name of the processor, for reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """Its name; of Arm, whose kernels name none, the architecture."""
+    """The model name from /proc/cpuinfo, or the architecture where that has none, as on Arm."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -1,8 +1,9 @@
-"""What all parts of the package need: checks of arguments, seeds, streams, what runs around a
-forward pass, and wrappers of models."""
+"""Shared by all parts of the package: checks of arguments, seeds, streams, tracing, and wrappers of
+models."""
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -22,19 +23,19 @@ MOST_CALLS = 2**48  # kMostCalls in <slimgrad/gate.h>
 
 
 @contextmanager
-def in_the_name_of(op: str, *ours: str) -> Iterator[None]:
-    """Misuse that is noticed by one of ``ours``, which the user did not call, names ``op``."""
+def in_the_name_of(op: str) -> Iterator[None]:
+    """A ValueError names ``op``, which the user called, instead of what ``op`` is made of."""
     try:
         yield
     except ValueError as error:
-        for name in ours:
-            if str(error).startswith(f"[{name}] "):
-                raise ValueError(f"[{op}]{str(error).removeprefix(f'[{name}]')}") from None
-        raise
+        renamed = re.sub(r"^\[\w+\] ", f"[{op}] ", str(error))
+        if renamed == str(error):
+            raise
+        raise type(error)(renamed) from None
 
 
 def dense_tensor(x: Any, op: str, name: str = "x") -> torch.Tensor:
-    """``x``, if it is a tensor whose values lie in memory one by one, or would: also on "meta"."""
+    """``x``, if it is a dense tensor; it may be on device meta."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"[{op}] expected {name} to be a tensor, got {type(x).__name__}")
     if x.layout != torch.strided:
@@ -45,7 +46,7 @@ def dense_tensor(x: Any, op: str, name: str = "x") -> torch.Tensor:
 
 
 def tensor_with_values(x: Any, op: str, name: str = "x") -> torch.Tensor:
-    """``x``, if it is such a tensor with values behind it."""
+    """``x``, if it is a dense tensor with values, so not on device meta."""
     if dense_tensor(x, op, name).device.type == "meta":
         raise ValueError(f"[{op}] expected {name} to have values, got a tensor on device meta")
     return x
@@ -58,7 +59,9 @@ def pair_of_numbers(value: Any, op: str, name: str) -> tuple[float, float]:
 
 
 def number(value: Any, op: str, name: str) -> float:
-    """A number of Python's or NumPy's, or a tensor that is one."""
+    """A Python or NumPy number, or a tensor with one element, as a float."""
+    if isinstance(value, int | float):  # torch.compile traces this for its symbols, not the rest
+        return float(value)
     is_one = not isinstance(value, torch.Tensor) or (
         value.numel() == 1 and value.layout == torch.strided and value.device.type != "meta"
     )
@@ -77,8 +80,8 @@ def whole_number(value: Any, op: str, name: str) -> int:
 
 
 def counter(value: Any, op: str, name: str) -> int:
-    """A counter of a saved state. Draws are numbered by it: one that nothing can have counted to
-    would soon go on no further."""
+    """A counter of a saved state, which numbers draws. One beyond 2^48 is damage, and would soon
+    overflow."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -94,7 +97,7 @@ def text(value: Any, op: str, name: str) -> str:
 
 
 def _kind(value: Any) -> str:
-    """What it is, without showing it: that may be long."""
+    """The type of a value, whose own text may be long."""
     if isinstance(value, tuple | list):
         return f"{type(value).__name__} of {len(value)}"
     return type(value).__name__
@@ -109,7 +112,8 @@ def choices(what: str) -> tuple[str, ...]:
 
 
 def check_choice(value: str, what: str, op: str, name: str) -> None:
-    if value not in choices(what):
+    """In a graph of torch.compile the op that gets ``value`` checks it instead."""
+    if not torch.compiler.is_compiling() and value not in choices(what):
         raise ValueError(
             f"[{op}] expected {name} to be one of {', '.join(choices(what))}; got {value!r}"
         )
@@ -118,25 +122,32 @@ def check_choice(value: str, what: str, op: str, name: str) -> None:
 # ---- seeds ---------------------------------------------------------------------------------------
 
 
-def fresh_seed(seed: int | None) -> int:
-    """``seed``, or one from torch's generator, so that torch.manual_seed reproduces a run."""
+def fresh_seed(seed: int | None, op: str) -> int:
+    """``seed`` modulo 2^64, or one from torch's generator, so that torch.manual_seed reproduces a
+    run."""
     if seed is None:
         return int(torch.randint(1 << 62, (), device="cpu").item())
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise ValueError(f"[compress] expected seed to be a whole number or None, got {seed!r}")
+    if isinstance(seed, bool) or not (isinstance(seed, int) or hasattr(seed, "__index__")):
+        raise ValueError(f"[{op}] expected seed to be a whole number or None, got {seed!r}")
     return _as_int64(seed)
 
 
 def derive_seed(seed: int, *parts: int | str) -> int:
     """A seed for one of the places that draw, from a seed for all of them.
 
-    parts: what tells the place from the others, numbers or names: a module's name, a rank, a step.
+    parts: integers or strings that identify the place: a module's name, a rank, a step.
         Two lists of parts that differ, also in their order, give different seeds (but for a
         probability of 2^-64), which adding numbers to a seed does not.
 
     ``derive_seed(seed, a, b)`` is ``derive_seed(derive_seed(seed, a), b)``. Same result as
     ``slimgrad::derive_seed`` in <slimgrad/seed.h>.
     """
+    for value in (seed, *(part for part in parts if not isinstance(part, str))):
+        if not hasattr(value, "__index__"):
+            raise TypeError(
+                "[derive_seed] expected seed to be an integer and parts to be integers or strings, "
+                f"got {_kind(value)}"
+            )
     seed = _as_int64(seed)
     for part in parts:
         names, numbers = ([part], []) if isinstance(part, str) else ([], [_as_int64(part)])
@@ -177,8 +188,8 @@ _local = threading.local()  # .plain: whether this thread runs models as if they
 
 @contextmanager
 def plain_models() -> Iterator[None]:
-    """Forward passes of this thread are meanwhile those of the plain model. What torch.compile has
-    compiled stays as it is."""
+    """Inside, forward passes of this thread are those of the plain model, except graphs that
+    torch.compile has compiled."""
     _local.plain = True
     try:
         yield
@@ -188,8 +199,8 @@ def plain_models() -> Iterator[None]:
 
 def records_plain_model() -> bool:
     """Whether a forward pass is to be that of the plain model: inside plain_models(), or because a
-    graph is recorded for use elsewhere, by torch.jit.trace or torch.export. Whoever loads that need
-    not have slimgrad, and the state of a run is nothing to freeze into it."""
+    graph is recorded for use elsewhere, by torch.jit.trace or torch.export. Such a graph must load
+    without slimgrad, and must not contain the state of a run."""
     if not torch.compiler.is_compiling() and getattr(_local, "plain", False):
         return True
     if not (torch.jit.is_tracing() or torch.compiler.is_exporting()):

@@ -2,7 +2,7 @@
 
 Every function takes torch's arguments and ``bits``: 1 to 4, or "exact" for gelu, silu and mish. The
 result is torch's to the last bit; the gradient is the incoming one times a level of the step table.
-What is kept is ``bits`` bits an element; the input is not kept. A second backward raises.
+``bits`` bits per element are kept; the input is not. A second backward raises.
 
 relu, leaky_relu, threshold, relu6, hardtanh, hardsigmoid, hardshrink and softshrink have a
 piecewise constant derivative: they are exact and keep the 1 or 2 bits that takes, whatever ``bits``
@@ -22,10 +22,46 @@ from collections.abc import Callable
 import torch
 
 from ._library import ops
-from ._support import dense_tensor, refuse_forward_mode
-from .nn.step_tables import WEIGHT, check_bits, constant, table_for
-from .nn.step_tables import check_no_table as _check_no_table
+from ._support import dense_tensor, number, refuse_forward_mode
+from .nn.step_tables import (
+    WEIGHT,
+    check_bits,
+    check_no_table,
+    check_stepwise,
+    constant,
+    table_for,
+)
 from .tensors.step_tables import StepTable
+
+__all__ = [
+    "celu",
+    "dropout",
+    "elu",
+    "gelu",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "logsigmoid",
+    "max_pool2d",
+    "mish",
+    "prelu",
+    "quick_gelu",
+    "relu",
+    "relu6",
+    "rrelu",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "stepwise",
+    "tanh",
+    "tanhshrink",
+    "threshold",
+]
 
 Bits = int | str
 
@@ -38,14 +74,16 @@ def _activate(
     weight: str,
     inplace: bool = False,
     params: dict[str, float] | None = None,
-    extra: tuple[float, ...] = (),
+    extra: dict[str, float] | None = None,
+    op: str = "",
 ) -> torch.Tensor:
-    """``params`` shape the derivative; ``extra`` are further arguments of torch's function."""
-    params = params or {}
-    dense_tensor(x, name)
+    """``params`` are the arguments that the derivative depends on; ``extra`` are further arguments
+    of torch's function. ``op``: the public function, if it is not called ``name``."""
+    params, extra, op = params or {}, extra or {}, op or name
+    dense_tensor(x, op)
     refuse_forward_mode()
-    table = table_for(name, params, check_bits(name, bits), interval, weight)
-    arguments = [float(constant(value)) for value in (*params.values(), *extra)]
+    table = table_for(name, params, check_bits(op, bits), interval, weight, op=op)
+    arguments = [number(constant(value), op, key) for key, value in (params | extra).items()]
     if inplace:
         ops.fewbit_activation_(x, name, arguments, table.borders, table.levels, table.even)
         return x
@@ -57,7 +95,7 @@ def _exact(
 ) -> bool:
     if bits != "exact":
         return False
-    _check_no_table(name, interval, weight)
+    check_no_table(name, interval, weight)
     dense_tensor(x, name)
     refuse_forward_mode()
     if inplace:
@@ -78,17 +116,17 @@ def leaky_relu(x, negative_slope=0.01, inplace=False, bits=1):
 def rrelu(x, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False, bits=1):
     """In evaluation a leaky_relu. In training torch's own: its slope is random for each element."""
     dense_tensor(x, "rrelu")
-    if lower > upper:
+    if number(lower, "rrelu", "lower") > number(upper, "rrelu", "upper"):
         raise ValueError(f"[rrelu] expected lower <= upper, got {lower} and {upper}")
     if training:
         return torch.nn.functional.rrelu(x, lower, upper, True, inplace)
-    return leaky_relu(x, (lower + upper) / 2, inplace, bits)
+    params = {"negative_slope": (lower + upper) / 2}
+    return _activate(x, "leaky_relu", bits, None, WEIGHT, inplace, params, op="rrelu")
 
 
 def threshold(x, threshold, value, inplace=False, bits=1):
-    return _activate(
-        x, "threshold", bits, None, WEIGHT, inplace, {"threshold": threshold}, (value,)
-    )
+    params, extra = {"threshold": threshold}, {"value": value}
+    return _activate(x, "threshold", bits, None, WEIGHT, inplace, params, extra)
 
 
 def relu6(x, inplace=False, bits=2):
@@ -96,7 +134,7 @@ def relu6(x, inplace=False, bits=2):
 
 
 def hardtanh(x, min_val=-1.0, max_val=1.0, inplace=False, bits=2):
-    if min_val > max_val:
+    if number(min_val, "hardtanh", "min_val") > number(max_val, "hardtanh", "max_val"):
         raise ValueError(f"[hardtanh] expected min_val <= max_val, got {min_val} and {max_val}")
     params = {"min_val": min_val, "max_val": max_val}
     return _activate(x, "hardtanh", bits, None, WEIGHT, inplace, params)
@@ -119,9 +157,9 @@ def gelu(x, approximate="none", bits: Bits = 3, interval=None, weight=WEIGHT):
     if approximate not in names:
         raise ValueError(f"[gelu] expected approximate to be none or tanh, got {approximate!r}")
     name = names[approximate]
-    if _exact(x, name, bits, interval, weight):
+    if _exact(x, "gelu", bits, interval, weight):
         return ops.invertible_activation(x, name)
-    return _activate(x, name, bits, interval, weight)
+    return _activate(x, name, bits, interval, weight, op="gelu")
 
 
 def quick_gelu(x, bits=3, interval=None, weight=WEIGHT):
@@ -213,6 +251,7 @@ def stepwise(
     f runs without autograd and must not change x.
     """
     dense_tensor(x, "stepwise")
+    check_stepwise(f, table, "stepwise")
     return _Stepwise.apply(x, f, list(table.borders), list(table.levels), table.even)
 
 
@@ -225,7 +264,7 @@ def _dropout_scale(p: float, dtype: torch.dtype) -> float:
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, p):
-        # torch's own recipe and random numbers. Its noise is a float an element; a bit is kept.
+        # torch's own recipe and random numbers. Its noise is a float per element; one bit is kept.
         noise = torch.empty_like(x).bernoulli_(1 - p)
         codes = ops.stepwise_codes(noise, [0.5], False)
         noise.div_(1 - p)
@@ -241,11 +280,11 @@ class _Dropout(torch.autograd.Function):
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
-    """torch's dropout, with the same mask for the same seed; keeps one bit an element."""
+    """torch's dropout, with the same mask for the same seed; keeps one bit per element."""
     dense_tensor(x, "dropout")
-    p = constant(p)
+    p = number(constant(p), "dropout", "p")
     if not 0 <= p <= 1:
-        raise ValueError(f"[dropout] expected a probability, got {p}")
+        raise ValueError(f"[dropout] expected p to be a probability from 0 to 1, got {p}")
     if not training or p == 0 or p == 1 or not (torch.is_grad_enabled() and x.requires_grad):
         return torch.nn.functional.dropout(x, p, training)
     return _Dropout.apply(x, p)
@@ -270,7 +309,7 @@ class _PReLU(torch.autograd.Function):
 
 
 def prelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """torch's prelu with a weight that takes no gradient; keeps one bit an element."""
+    """torch's prelu with a weight that takes no gradient; keeps one bit per element."""
     dense_tensor(x, "prelu")
     dense_tensor(weight, "prelu", "weight")
     if not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
@@ -283,8 +322,12 @@ def prelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return _PReLU.apply(x, weight)
 
 
-def _pair(value) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)
+def _pair(value, name: str) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    if isinstance(value, tuple | list) and len(value) in (1, 2):
+        return value[0], value[-1]
+    raise TypeError(f"[max_pool2d] expected {name} to be an integer or a pair, got {value!r}")
 
 
 class _MaxPool2d(torch.autograd.Function):
@@ -325,7 +368,7 @@ class _MaxPool2d(torch.autograd.Function):
         width = ctx.like.shape[-1]
         indices = (row + place // kernel[1] * dilation[0]) * width
         indices += column + place % kernel[1] * dilation[1]
-        # torch asks for the input but reads only its shape and layout.
+        # torch takes the input as an argument but reads only its shape and layout.
         x = torch.empty_strided(
             ctx.like.shape, ctx.like.stride(), dtype=grad.dtype, device=grad.device
         )
@@ -344,10 +387,10 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> torch.Tensor:
-    """torch's max_pool2d, exact; keeps 4 bits an output. Windows of more than 16 places, and calls
-    that want the indices, are torch's own."""
+    """torch's max_pool2d, exact; keeps 4 bits per output. Windows of more than 16 elements, and
+    calls with return_indices=True, are torch's own."""
     dense_tensor(x, "max_pool2d")
-    kernel = _pair(kernel_size)
+    kernel = _pair(kernel_size, "kernel_size")
     if (
         return_indices
         or kernel[0] * kernel[1] > 16
@@ -356,5 +399,6 @@ def max_pool2d(
         return torch.nn.functional.max_pool2d(  # type: ignore[call-overload]
             x, kernel_size, stride, padding, dilation, ceil_mode, return_indices
         )
-    steps = kernel if stride is None or stride == [] else _pair(stride)
-    return _MaxPool2d.apply(x, kernel, steps, _pair(padding), _pair(dilation), ceil_mode)
+    steps = kernel if stride is None or stride == [] else _pair(stride, "stride")
+    pads, spacing = _pair(padding, "padding"), _pair(dilation, "dilation")
+    return _MaxPool2d.apply(x, kernel, steps, pads, spacing, ceil_mode)

@@ -21,6 +21,17 @@ FloatFormat FloatFormat::parse(std::string_view text) {
   return FloatFormat(text[2] - '0', text[4] - '0');
 }
 
+std::optional<FloatChoice> parse_float_choice(std::string_view text) {
+  if (text.size() == 3 && text.starts_with("fp") && text[2] >= '2' && text[2] <= '8')
+    return FloatChoice{.bits = text[2] - '0', .format = std::nullopt};
+  try {
+    const FloatFormat format = FloatFormat::parse(text);
+    return FloatChoice{.bits = format.bits(), .format = format};
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
+}
+
 double FloatFormat::value(std::uint32_t code) const {
   const std::uint32_t mantissa = code & ((1u << mantissa_bits_) - 1);
   const int exponent = static_cast<int>(code >> mantissa_bits_) & ((1 << exponent_bits_) - 1);

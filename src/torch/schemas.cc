@@ -8,6 +8,11 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("_measure_aten(Tensor x) -> Tensor");  // for any device; tests compare the two
   m.def("stats_fields() -> (str[], str[])");   // whole numbers, then the others; then the histogram
   m.def("histogram_edges() -> Tensor");
+  // The record of a run, as arrays/measure/run_record.h describes it. record_fields: the schema,
+  // and of each field the kind of its line, its name, its type and whether it is required.
+  m.def("record_fields() -> (int, str[], str[], str[], bool[])");
+  m.def("record_line(str fields) -> str");
+  m.def("histogram_fields(Tensor stats) -> str");
   m.def("lognormal_stats(float log_mean, float log_std, float zero_fraction, int count) -> Tensor");
 
   // Distributions, by family name and parameters.
@@ -26,7 +31,9 @@ TORCH_LIBRARY(slimgrad, m) {
       "allocate(Tensor[] layers, float sparsity, str objective, str method, float cap, "
       "int[] target_layers, float[] target_cosines) -> Tensor");
 
-  // Formats, as exponent and mantissa bits.
+  // Formats, as exponent and mantissa bits. parse_float_choice gives (bits, exponent bits, mantissa
+  // bits) of "1-4-1", (bits) of "fp6", and nothing of other text.
+  m.def("parse_float_choice(str text) -> int[]");
   m.def("format_values(int exponent_bits, int mantissa_bits) -> Tensor");
   m.def("relative_error(int exponent_bits, int mantissa_bits, float log2_std) -> float");
   m.def("best_format(int bits, float log2_std_low, float log2_std_high, str method) -> (int, int)");
@@ -142,13 +149,13 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "sparse_report(Tensor choice, str product) "
       "-> (str, str, float, str, int, float, float, float)");
-  // The model behind it, for fitting it: the kinds of the dense and the sparse kernel; the
-  // terms of the dense product, and of the sparse one what does not shrink with its survivors and
-  // what all values would take; and the nanoseconds of these three.
+  // The model behind it, for fitting it: the terms of the dense product, and of the sparse one what
+  // does not shrink with its survivors and what all values would take; nanoseconds of the second
+  // that have no fitted constant; and the nanoseconds of these three.
   m.def(
       "_sparse_cost(Tensor grad, Tensor x, Tensor weight, int[] stride, int[] padding, "
       "int[] dilation, int groups, str product) "
-      "-> (int[], float[], float[], float[], float[])");
+      "-> (float[], float[], float[], float, float[])");
 
   // Layers with a sparse backward pass. The five tensors are a layer's state
   // (torch/decide/plan_tensor.h for each product, torch/sparse/product_choice.h); backward reads

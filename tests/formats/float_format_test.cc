@@ -62,5 +62,21 @@ TEST(FloatFormat, RefusesWhatIsNoFormat) {
   }
 }
 
+TEST(FloatChoice, BitsToSplitOrAFormat) {
+  for (int bits = 2; bits <= 8; ++bits) {
+    const auto choice = parse_float_choice("fp" + std::to_string(bits));
+    ASSERT_TRUE(choice);
+    EXPECT_EQ(choice->bits, bits);
+    EXPECT_FALSE(choice->format);
+  }
+  const auto format = parse_float_choice("1-4-1");
+  ASSERT_TRUE(format && format->format);
+  EXPECT_EQ(format->bits, 6);
+  EXPECT_EQ(format->format->name(), "1-4-1");
+  for (const char* const text :
+       {"", "fp", "fp1", "fp9", "fp16", "fp6x", "FP6", "6", "1-9-9", "1-4"})
+    EXPECT_FALSE(parse_float_choice(text)) << text;
+}
+
 }  // namespace
 }  // namespace slimgrad

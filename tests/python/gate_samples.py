@@ -15,7 +15,7 @@ def state(*parts, **fields):
     """Plan and stats of one layer that compresses any size; ``fields`` overrides plan fields."""
     options = {"seed": 7 << 32 | 5, "min_elements": 0}
     for part in parts:
-        options |= part.options()
+        options |= part._options()
     plan = ops.new_gate_plan(**options)
     for name, value in fields.items():
         plan[Plan[name]] = value

@@ -53,18 +53,11 @@ def _members(name: str, cls: type) -> Iterator[str]:
         yield f"{name}.{member}" + (_signature(value) if inspect.isroutine(value) else "")
 
 
-def _names_of(module: ModuleType) -> list[str]:
-    listed = getattr(module, "__all__", None)
-    if listed is not None:
-        return list(listed)
-    return [name for name, value in vars(module).items() if name[0] != "_" and _is_ours(value)]
-
-
 def public_names() -> list[str]:
     lines: set[str] = set()
     for path in MODULES:
         module = importlib.import_module(path)
-        for name in _names_of(module):
+        for name in module.__all__:
             value = getattr(module, name)
             whole = f"{path}.{name}"
             if isinstance(value, ModuleType) or not callable(value):

@@ -36,6 +36,7 @@ def test_no_example_is_forgotten():
         "analyse_gradients.py",
         "diloco.py",  # run by distributed/test_diloco.py
         "distributed_ddp.py",
+        "finetune_bert.py",
         "flower_federated.py",  # run by tests/clients/flower
         "huggingface.py",
         "cpp",
@@ -89,6 +90,21 @@ def test_huggingface(model, options, tmp_path):
     assert sum(abs(share - 0.85) < 0.01 for share in zeros) >= 3, out
     formats = {row[6] for row in rows}
     assert all(map(re.compile(r"1-\d-\d").fullmatch, formats)) if options else formats == {"-"}, out
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--saved", 4, "--activations", 3, "--gradients", "fp6"]], ids=str
+)
+def test_finetune_bert(options, tmp_path):
+    """With random weights and generated sentences, which need a higher rate."""
+    pytest.importorskip("transformers")
+    out = run(
+        *(sys.executable, EXAMPLES / "finetune_bert.py", "--steps", 60, "--rate", 5e-3, *options),
+        cwd=tmp_path,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+    )
+    assert float(re.search(r"accuracy ([\d.]+)", out)[1]) > 0.9, out
+    assert (float(re.search(r"([\d.]+) MiB saved", out)[1]) < 1) == bool(options), out
 
 
 @pytest.mark.parametrize("name", SMALL_NOTEBOOKS)

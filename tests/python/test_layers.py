@@ -46,7 +46,7 @@ PUBLIC_LAYER = {
     "steps.h": "math",
     "threshold.h": "math",
     "apply.h": "arrays",
-    "fit.h": "arrays",
+    "fewbit.h": "arrays",
     "gate.h": "arrays",
     "measure.h": "arrays",
     "payload.h": "arrays",

@@ -166,8 +166,8 @@ def test_tensors(tmp_path):
     formats = "".join(f"<td>{sg.best_format(bits, stats)}</td>" for bits in (4, 6, 8))
     assert f"<td>normal</td>{row}<td>{stats.log_std / math.log(2):.2f}</td>{formats}" in text
     titles = {v["title"].split(":")[0]: v["title"] for v in figures["laws"]}
-    assert "the lognormal comes nearest" in titles["lognormal"]
-    assert "the lognormal is farthest" in titles["normal"]
+    assert "the lognormal law fits best" in titles["lognormal"]
+    assert "the lognormal law worst" in titles["normal"]
 
 
 def test_runs_and_tensors_on_one_page(tmp_path):

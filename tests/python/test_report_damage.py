@@ -37,7 +37,7 @@ def test_a_cut_last_line_is_passed_over(tmp_path):
     path.write_text(text[: text.rindex('"end"') + 40])
     answer = command(path, "-o", tmp_path / "page.html")
     assert answer.returncode == 0
-    assert "note: cut.jsonl: the last line is cut off and was left out" in answer.stderr
+    assert "note: cut.jsonl: the last line is incomplete and was skipped" in answer.stderr
     assert "note: cut.jsonl: run 3 has not finished" in answer.stderr
     assert len(figures_in(tmp_path / "page.html")["bits"][0]["panels"][0]["data"][0]["x"]) == 3
 
@@ -67,10 +67,13 @@ HISTOGRAM, FIT = (
         ("[1]\n", 'bad.jsonl:1: expected an object with "kind"'),
         ('{"step": 1}\n', 'bad.jsonl:1: expected an object with "kind"'),
         ('{"kind": "config", "schema": 2}\n', "expected schema 1, got 2"),
-        ('{"kind": "epoch", "step": "x"}\n', "expected step of a epoch line to be int, got 'x'"),
+        (
+            '{"kind": "epoch", "step": "x"}\n',
+            "expected step of a line of kind epoch to be int, got 'x'",
+        ),
         (
             json.dumps(HISTOGRAM | {"counts": [-1]}) + "\n",
-            "expected counts and magnitudes of a histogram",
+            "expected counts and magnitudes that a float32 tensor can have",
         ),
         (json.dumps(HISTOGRAM | {"max_abs": -1.0}) + "\n", "expected counts and magnitudes"),
         (json.dumps(FIT | {"families": {"normal": 1}}) + "\n", "numbers by name"),

@@ -1,15 +1,28 @@
 """What controller.log() writes: the lines of docs/runs.md."""
 
 import io
+import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
+import trainer_runs
 from controller_samples import make, train, two_layers
-from report_samples import TRAINER_RUNS, lines_of, own_run
+from report_samples import lines_of, own_run
 
 import slimgrad as sg
-from slimgrad.compression.records import fit_line, histogram_line, laws_of, stats_of, values_of
+from slimgrad._library import ops
+from slimgrad.compression.records import (
+    fit_line,
+    histogram_line,
+    laws_of,
+    record_line,
+    stats_of,
+    values_of,
+)
+from slimgrad.compression.run_log import layer_line
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -18,16 +31,77 @@ def kinds(lines):
     return [line["kind"] for line in lines]
 
 
-def test_lines_have_the_fields_of_the_trainers(tmp_path):
-    own_run(tmp_path / "own.jsonl", [sg.Prune(0.9), sg.Quantize(bits=4)])
-    own, trainers = lines_of(tmp_path / "own.jsonl"), lines_of(TRAINER_RUNS)
-    for kind in ("layers", "histogram"):
-        ours = [line for line in own if line["kind"] == kind]
-        theirs = [line for line in trainers if line["kind"] == kind and line["run"] == 3]
-        assert set(theirs[0]) <= set(ours[0])
-    fields = {name for line in trainers if line["kind"] == "config" for name in line}
-    (config,) = [line for line in own if line["kind"] == "config"]
-    assert set(config) - fields == {"machine", "saved"}  # younger than that file
+def written_anew(text):
+    """By the library, from the same fields in the reverse order."""
+    return record_line(dict(reversed(json.loads(text).items())))
+
+
+def test_lines_of_both_writers_have_the_same_fields_order_and_numbers(tmp_path):
+    """A step of slimgrad-train and a step that is logged from Python."""
+    arguments = ["--model", "mlp", "--train-size", 64, "--test-size", 10, "--epochs", 1]
+    arguments += ["--gradients", "prune:0.9+fp4", "--saved", 8, "--probe-at", 1]
+    _, done = trainer_runs.lines_of(tmp_path / "theirs", *arguments, "--min-accuracy", 0)
+    assert done.returncode == 0
+    own_run(tmp_path / "ours", [sg.Prune(0.9), sg.Quantize(bits=4)], steps=1)
+    texts = {name: (tmp_path / name).read_text().splitlines(True) for name in ("theirs", "ours")}
+    for text in (*texts["theirs"], *texts["ours"]):
+        assert written_anew(text) == text
+    theirs, ours = (
+        {line["kind"]: line for line in map(json.loads, reversed(texts[name]))} for name in texts
+    )
+    assert set(ours) == set(theirs) - {"bits", "end"}
+    for kind, line in ours.items():
+        shared = [name for name in theirs[kind] if name in line]
+        assert [name for name in line if name in theirs[kind]] == shared
+    assert list(ours["histogram"]) == list(theirs["histogram"])
+    assert list(ours["layers"]) == [*theirs["layers"], "calls", "at_threshold"]
+    assert set(ours["config"]) <= set(theirs["config"])
+    for family, law in ours["fit"]["families"].items():
+        assert list(law) == list(theirs["fit"]["families"][family])
+
+
+def test_the_same_numbers_give_the_same_line_from_both_writers(tmp_path):
+    arguments = ["--model", "mlp", "--train-size", 64, "--test-size", 10, "--epochs", 1]
+    arguments += ["--gradients", "prune:0.9+fp4", "--probe-at", 1, "--min-accuracy", 0]
+    lines, _ = trainer_runs.lines_of(tmp_path / "x", *arguments)
+    texts = (tmp_path / "x").read_text().splitlines(True)
+    for line, text in zip(lines.all, texts, strict=True):
+        about = {name: line.get(name) for name in ("kind", "run", "epoch", "step", "layer")}
+        if line["kind"] == "histogram":
+            about["tensor"] = line["tensor"]
+            assert record_line({**about, **histogram_line(stats_of(line))}) == text
+        if line["kind"] == "layers":
+            compressed = line["compressed_values"] > 0
+            row = {**line, "calls": 1, "elements": line["values"], "compressed": compressed}
+            found = layer_line({"format": "", "saturated": line.get("saturated_passes"), **row})
+            if compressed:  # A mean over one pass may differ from its value in the last bit.
+                missed = line["worst_sparsity_miss"]
+                assert found["worst_sparsity_miss"] == pytest.approx(missed, abs=1e-12)
+                found["worst_sparsity_miss"] = missed
+            assert record_line({**about, **found}) == text[:-2] + ',"calls":1}\n'
+
+
+def test_the_documents_have_every_field():
+    """docs/runs.md the fields of slimgrad-train, docs/report.md those that only Python writes; and
+    the tables of docs/runs.md no others."""
+    docs = Path(__file__).parents[2] / "docs"
+    runs, report = ((docs / f"{name}.md").read_text() for name in ("runs", "report"))
+    _, kinds, names, _, _ = ops.record_fields()
+    for kind, name in zip(kinds, names, strict=True):
+        assert f"`{name}`" in runs + report, (kind, name)
+        assert f"`{kind}`" in runs
+    for kind in set(kinds) & {*re.findall(r"^## (\w+)$", runs, re.MULTILINE)}:
+        section = runs.split(f"\n## {kind}\n")[1].split("\n## ")[0]
+        cells = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
+        described = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+        known = {name for k, name in zip(kinds, names, strict=True) if k == kind}
+        assert described and described <= known, kind
+
+
+def test_fields_that_are_not_described_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"\[record_line\] expected fields .* kind epoch, got 'x'"):
+        record_line({"kind": "epoch", "run": 1, "step": 1, "x": 1})
+    assert json.loads(record_line({"kind": "epoch", "step": 1, "loss": math.inf}))["loss"] is None
 
 
 def test_values_are_those_of_the_report(tmp_path):
@@ -76,6 +150,8 @@ def test_files_and_what_is_known_beside(tmp_path):
         controller.log(file, lost=1)
     with pytest.raises(ValueError, match=r"\[log\] expected loss to be a number, got str"):
         controller.log(file, loss="low")
+    with pytest.raises(ValueError, match=r"\[log\] expected step >= 0, got 1.5"):
+        controller.log(file, step=1.5)
 
 
 def test_histograms_are_what_the_gates_saw(tmp_path):

@@ -142,7 +142,7 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\[log_run\] expected metrics among .*, got 'lost'"):
         sg.log_run(model, path, 1, lost=1)
     controller = sg.compress(model, saved=4)
-    with pytest.raises(ValueError, match=r"\[log_run\] expected a model that nothing compresses"):
+    with pytest.raises(ValueError, match=r"\[log_run\] expected a model without compressed layers"):
         sg.log_run(model, path, 1, loss=1)
     with pytest.raises(ValueError, match=r"\[log\] expected step, because .*, got none"):
         controller.log(path, loss=1)

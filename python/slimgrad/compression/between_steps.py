@@ -34,7 +34,7 @@ class BetweenSteps:
         self.gates = list(gates.values())
         self.prune = prune  # if it allocates
         self.scale = scale  # if it is dynamic
-        self.targets = {} if prune is None else prune.targets_of(gates)
+        self.targets = {} if prune is None else prune._targets_of(gates)
         for gate in self.gates:
             gate.between_steps, gate.leads = self, False
 

@@ -70,7 +70,7 @@ def _replace_activations(
         for name, child in parent._modules.items()
     ]
     try:
-        with in_the_name_of("compress", "convert_activations"):
+        with in_the_name_of("compress"):
             controller.activations = convert_activations(
                 model,
                 bits,
@@ -97,7 +97,7 @@ def _convert_layers(
     sparse = prune if prune is not None and prune.is_sparse else None
     for part in (prune, quantize):
         if part is not None and sparse is None:
-            options = options | part.options()
+            options = options | part._options()
     known: set[str] = set()
     for layer in layers_of(controller.model, selection, sparse is not None):
         known |= {layer.name, *layer.wanted, *layer.refused}
@@ -138,7 +138,7 @@ def _check_layers(model: nn.Module, prune: Prune | None, selection: Selection) -
         if sparse:
             products = [product for product, sparsity in prune.products.items() if sparsity > 0]
             names = [f"{name}.{product}" for name in names for product in products]
-        prune.check_targets(names)
+        prune._check_targets(names)
 
 
 def _check_saved(model: nn.Module, selection: Selection) -> None:
@@ -182,7 +182,8 @@ def compress(
     are also the projections of nn.MultiheadAttention, named ``attn.q``, ``attn.k``, ``attn.v`` and
     ``attn.out_proj``, and the Conv1D of transformers.
 
-    gradients: "fp4" to "fp8", a Prune, a Quantize, or a list with one of each; None for none.
+    gradients: "fp2" to "fp8", the best split for each layer as Quantize(bits) finds it; a format
+        such as "1-4-1"; a Prune, a Quantize, or a list with one of each; None for none.
     activations: 1 to 4 bits an element, or "exact"; see slimgrad.nn.convert_activations. Sigmoid
         and Tanh stay as they are unless ``include`` names them.
     saved: 8, 4, 2, "exact" or a Saved: what autograd saves in the model's forward, and in the
@@ -234,7 +235,7 @@ def compress(
         _check_layers(model, prune, selection)
     if packing is not None:
         _check_saved(model, selection)
-    seed = fresh_seed(seed)
+    seed = fresh_seed(seed, "compress")
 
     controller = Controller(model, prune, quantize)
     gates = {"refresh": str(refresh), "warmup": warmup, "min_elements": min_elements}

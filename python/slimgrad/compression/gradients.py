@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._support import check_choice, in_the_name_of
-from ..tensors.formats import FloatFormat, as_format
+from ..tensors.formats import FloatFormat, as_format, parse_float_choice
 
 PRODUCTS = ("weight", "input")  # of a layer's backward pass: for the gradient of each
 
@@ -108,7 +108,7 @@ class Prune:
                 )
         object.__setattr__(self, "targets", dict(self.targets))  # the user's may change
 
-    def targets_of(self, names: Iterable[str]) -> dict[int, float]:
+    def _targets_of(self, names: Iterable[str]) -> dict[int, float]:
         """The targets of layers by their index in ``names``."""
         found, targets = {}, self.targets or {}
         for index, name in enumerate(names):
@@ -117,7 +117,7 @@ class Prune:
                 found[index] = float(targets[max(above, key=len)])
         return found
 
-    def check_targets(self, names: Iterable[str]) -> None:
+    def _check_targets(self, names: Iterable[str]) -> None:
         """A target that fits none of the layers, or of their products, is a mistake."""
         names = list(names)
         for target in self.targets or ():
@@ -163,7 +163,7 @@ class Prune:
             return {"weight": DEFAULT_WEIGHT_SPARSITY, "input": DEFAULT_INPUT_SPARSITY}
         return {"weight": self.weight or 0.0, "input": self.input or 0.0}
 
-    def options(self, product: str | None = None) -> dict[str, Any]:
+    def _options(self, product: str | None = None) -> dict[str, Any]:
         """Of a gate, or of that of one product."""
         sparsity = self.sparsity if product is None else self.products[product]
         return {
@@ -223,7 +223,7 @@ class Quantize:
         if (self.bits is None) == (self.format is None):
             raise ValueError("[Quantize] expected either bits or format")
         if self.format is not None:
-            format = as_format(self.format)
+            format = as_format(self.format, "Quantize")
             object.__setattr__(self, "format", format)
             object.__setattr__(self, "bits", format.bits)
         if not isinstance(self.bits, int) or not 2 <= self.bits <= 8:
@@ -239,7 +239,7 @@ class Quantize:
         if not isinstance(self.scale, LossScale):
             check_choice(self.scale, "scale", "Quantize", "scale")
 
-    def options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         """Of a gate."""
         options: dict[str, Any] = {
             "bits": self.bits,
@@ -248,7 +248,7 @@ class Quantize:
             "underflow": self.underflow,
         }
         if self.format is not None:
-            format = as_format(self.format)
+            format = as_format(self.format, "Quantize")
             options["exponent_bits"] = format.exponent_bits
             options["mantissa_bits"] = format.mantissa_bits
         if isinstance(self.scale, LossScale):
@@ -260,24 +260,23 @@ class Quantize:
 
 
 def parse_gradients(what) -> tuple[Prune | None, Quantize | None]:
-    """ "fp6", a Prune, a Quantize, several of them, or None, as (Prune, Quantize)."""
+    """ "fp6", "1-4-1", a Prune, a Quantize, several of them, or None, as (Prune, Quantize)."""
     prune = quantize = None
     if what is None:
         return prune, quantize
     items = what if isinstance(what, Iterable) and not isinstance(what, str) else [what]
     for item in items:
-        if isinstance(item, str):
-            if not (item.startswith("fp") and item[2:].isdigit()):
-                raise ValueError(f"[compress] expected gradients such as 'fp6', got {item!r}")
-            with in_the_name_of("compress", "Quantize"):
-                item = Quantize(bits=int(item[2:]))
+        choice = parse_float_choice(item)
+        if choice is not None:
+            with in_the_name_of("compress"):
+                item = Quantize(choice) if isinstance(choice, int) else Quantize(format=choice)
         if isinstance(item, Prune) and prune is None:
             prune = item
         elif isinstance(item, Quantize) and quantize is None:
             quantize = item
         else:
             raise ValueError(
-                "[compress] expected gradients to be 'fp4' to 'fp8', a Prune, a Quantize, or one "
-                f"of each in a list; got {what!r}"
+                "[compress] expected gradients to be 'fp2' to 'fp8', a format such as '1-4-1', a "
+                f"Prune, a Quantize, or one of each in a list; got {what!r}"
             )
     return prune, quantize

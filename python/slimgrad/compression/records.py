@@ -1,19 +1,28 @@
-"""Lines about a gradient as docs/runs.md has them: written from what was measured, read back."""
+"""Lines of the record of a run (docs/runs.md). The library in C++ describes their fields and writes
+them, for slimgrad-train too; here are the lines about a gradient, written and read back."""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import torch
 
+from .._library import ops
 from ..tensors.distributions import Distribution, fit
 from ..tensors.stats import _COUNTS, _NUMBERS, TensorStats
 
+SCHEMA, _kinds, _names, _types, _required = ops.record_fields()
+_TYPES = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
+# By kind of line, the types of the fields that it must have.
+REQUIRED: dict[str, dict[str, type]] = {kind: {} for kind in _kinds}
+for _kind, _name, _type, _must in zip(_kinds, _names, _types, _required, strict=True):
+    REQUIRED[_kind] |= {_name: _TYPES[_type]} if _must else {}
+
 BINS_PER_OCTAVE = 8
-SCHEMA = 1
 LAWS = ("normal", "lognormal", "gennorm")
-# The number of values that a law is fitted to, as in the trainer, or drawn from a histogram for it.
+# The number of values that a law is fitted to, as in slimgrad-train, or drawn from a histogram.
 FITTED_VALUES = 1 << 17
 
 
@@ -21,24 +30,21 @@ def _lower_edges() -> torch.Tensor:
     return TensorStats.histogram_edges()[:-1]
 
 
+def record_line(fields: dict[str, Any]) -> str:
+    """A line with its end, as the library writes it. Raises ValueError for fields that it does not
+    describe."""
+    finite = {name: finite_or_none(value) for name, value in fields.items()}
+    return ops.record_line(json.dumps(finite, allow_nan=False)) + "\n"
+
+
+def finite_or_none(value: Any) -> Any:
+    """JSON has no NaN: numbers that do not exist are null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def histogram_line(stats: TensorStats) -> dict[str, Any]:
     """The fields of a ``histogram`` line that say what was measured."""
-    line: dict[str, Any] = {"values": stats.count, "zeros": stats.zeros}
-    for name in ("nonfinite", "log_mean", "log_std", "max_abs", "mean_abs", "mean_square"):
-        line[name] = getattr(stats, name)
-    filled = stats.histogram.nonzero().flatten()
-    if not len(filled):
-        return line | {"first_exponent": None, "bins_per_octave": BINS_PER_OCTAVE, "counts": []}
-    # Bins begin with an octave, so that one number says where. Those below 2**-126 are subnormal
-    # and as wide as those of the octave above: the first octave of the histogram begins at zero.
-    first = int(filled[0]) // BINS_PER_OCTAVE * BINS_PER_OCTAVE
-    lowest = _lower_edges()[max(first, BINS_PER_OCTAVE)].item()
-    counts = stats.histogram[first : int(filled[-1]) + 1]
-    return line | {
-        "first_exponent": round(math.log2(lowest)) - (1 if first == 0 else 0),
-        "bins_per_octave": BINS_PER_OCTAVE,
-        "counts": [int(count) for count in counts.tolist()],
-    }
+    return json.loads(ops.histogram_fields(stats.tensor))
 
 
 def stats_of(line: dict[str, Any]) -> TensorStats:

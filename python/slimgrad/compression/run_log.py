@@ -1,9 +1,8 @@
-"""What controller.log() and log_run() write: the lines of docs/runs.md, for a run of one's own."""
+"""controller.log() and log_run(): the lines of docs/runs.md about a user's own training."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import weakref
 from importlib.metadata import version
@@ -19,7 +18,7 @@ from ..nn.activations import Stepwise, _Fewbit
 from ..saved.settings import Saved
 from .class_change import plain_class
 from .gradients import Prune, Quantize
-from .records import SCHEMA, fit_line, histogram_line, values_of
+from .records import SCHEMA, finite_or_none, fit_line, histogram_line, record_line, values_of
 from .state import holders_in
 
 if TYPE_CHECKING:
@@ -27,25 +26,19 @@ if TYPE_CHECKING:
 
 Log = str | os.PathLike | TextIO | Any  # a path, a file, or a SummaryWriter
 
-# What a user may know beside it, in an ``epoch`` line.
+# What a user may pass by name; an ``epoch`` line has it.
 METRICS = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "seconds", "rate")
-# Fields of a config line that may differ where a run goes on.
+# Fields of a config line that may differ when a run is resumed.
 _MAY_DIFFER = ("version", "machine")
-# What a config line says of activations and saved tensors that are torch's own.
+# In a config line: activations and saved tensors that torch stores unchanged.
 _PLAIN = "torch"
 _MEANS = ("sparsity", "sparsity_wanted", "cosine", "relative_error", "bias", "threshold")
 _FLOAT_BITS = 32
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: numbers that do not exist are null."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def layer_line(row: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a ``layers`` line, of the last backward pass alone. What report() has beside
-    them comes behind."""
-    is_stored = "way" not in row  # A sparse product is computed with and not kept.
+    """The fields of a ``layers`` line, from a row of report(): of the last backward pass alone."""
+    is_stored = "way" not in row  # The gradient of a sparse product is not stored.
     line = {
         "passes": min(row["calls"], 1),
         "values": row["elements"],
@@ -65,7 +58,7 @@ def layer_line(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(metrics: dict[str, Any], op: str) -> dict[str, float | int | None]:
-    """Numbers of Python's, from whatever has one: tensors of one element, too."""
+    """Metrics as numbers of Python; a tensor of one element is accepted, too."""
     found: dict[str, float | int | None] = {}
     for name, value in metrics.items():
         if name not in METRICS:
@@ -73,15 +66,20 @@ def _checked(metrics: dict[str, Any], op: str) -> dict[str, float | int | None]:
         if not hasattr(value, "__float__"):
             raise ValueError(f"[{op}] expected {name} to be a number, got {type(value).__name__}")
         value = value.detach() if isinstance(value, torch.Tensor) else value
-        found[name] = int(value) if name == "epoch" else _finite(float(value))
+        found[name] = int(value) if name == "epoch" else finite_or_none(float(value))
     return found
+
+
+def _check_step(step: Any, op: str) -> None:
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"[{op}] expected step >= 0, got {step!r}")
 
 
 # ---- where lines go ------------------------------------------------------------------------------
 
 
 def _last_run(path: Path) -> tuple[dict[str, Any] | None, int]:
-    """The config line and the last step of the last run in a file; None if there is no run."""
+    """The config line and the last step of the last run in a file; None and 0 if there is none."""
     config, step = None, 0
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
@@ -96,24 +94,25 @@ def _last_run(path: Path) -> tuple[dict[str, Any] | None, int]:
 
 
 class RunLog:
-    """Appends lines to files, and remembers in which it has begun a run."""
+    """Appends lines to files, and keeps track of the files in which it began a run."""
 
     def __init__(self) -> None:
         self._paths: set[Path] = set()
         self._files: weakref.WeakSet = weakref.WeakSet()
 
     def append(self, to: Log, step: int, config: dict[str, Any], lines: list[dict]) -> None:
-        """config: written in front of the lines where a run begins."""
+        """config: written before the lines where a run begins."""
         if hasattr(to, "write"):
             begins = to not in self._files
             self._files.add(to)
-            to.write(_text([config, *lines] if begins else lines))
+            to.write("".join(map(record_line, [config, *lines] if begins else lines)))
             return
         path = Path(to).absolute()
         begins = path not in self._paths and not _goes_on(path, step, config)
+        text = "".join(map(record_line, [config, *lines] if begins else lines))
         self._paths.add(path)
         with path.open("a") as file:
-            file.write(_text([config, *lines] if begins else lines))
+            file.write(text)
 
 
 def _goes_on(path: Path, step: int, config: dict[str, Any]) -> bool:
@@ -125,18 +124,13 @@ def _goes_on(path: Path, step: int, config: dict[str, Any]) -> bool:
     return all(found.get(name) == config.get(name) for name in names)
 
 
-def _text(lines: list[dict[str, Any]]) -> str:
-    finite = ({name: _finite(value) for name, value in line.items()} for line in lines)
-    return "".join(json.dumps(line, allow_nan=False) + "\n" for line in finite)
-
-
 # ---- what a run is -------------------------------------------------------------------------------
 
 
 def settings_of(
     activations: int | str | None, saved: Saved | None, gates: dict[str, Any]
 ) -> dict[str, Any]:
-    """What compress() was told, in the words of a config line. gates: what gates were told."""
+    """The arguments of compress(), as a config line has them. gates: those for gradients."""
     settings: dict[str, Any] = {}
     if activations is not None:
         settings["activations"] = str(activations)
@@ -169,7 +163,7 @@ def _gradients(prune: Prune | None, quantize: Quantize | None) -> dict[str, Any]
 
 
 def _activations_in(model: nn.Module) -> str:
-    """What activations save that nobody but the model's author has put there."""
+    """What the few-bit activations save that were in the model before compress()."""
     found = {str(module.bits) for module in model.modules() if isinstance(module, _Fewbit)}
     tables = [module.table for module in model.modules() if isinstance(module, Stepwise)]
     found |= {str((len(table.levels) - 1).bit_length()) for table in tables}
@@ -208,10 +202,11 @@ def log_controller(
     if step is None:
         if not rows:
             raise ValueError(
-                "[log] expected step, because without compressed gradients nothing counts backward "
-                "passes, got none"
+                "[log] expected step, because backward passes are counted only where gradients are "
+                "compressed, got none"
             )
         step = max(row["calls"] for row in rows.values())
+    _check_step(step, "log")
     if controller.saved is not None:
         tally = controller.saved.tally
         metrics["plain_saved_bytes"] = tally.plain_bytes + tally.left_bytes
@@ -233,27 +228,26 @@ _plain_logs: weakref.WeakKeyDictionary[nn.Module, RunLog] = weakref.WeakKeyDicti
 
 
 def log_run(model: nn.Module, to: Log, step: int, **metrics) -> None:
-    """Writes what you know of a training without compression, so that a page can set it beside
-    those that ``controller.log`` wrote: lines of JSON to a path or file, or scalars to a
-    SummaryWriter.
+    """Logs metrics of a training without compression, so that a report can compare it with those of
+    ``controller.log``: lines of JSON to a path or file, or scalars to a SummaryWriter.
 
-    model: what is trained; the file has its name and size. One that compress() changed is refused.
+    model: the model that is trained; its class and number of parameters are written. A model that
+        compress() changed is refused.
     step: numbers the entry.
     metrics: loss, accuracy, test_loss, test_accuracy, seconds (since the last such line), epoch,
         rate; at least one.
 
-    As with ``controller.log``, a file begins with a line about the run; one that is there already
-    is appended to, and a step that is not beyond its last begins another run.
+    As with ``controller.log``, a file begins with a line about the run; an existing file is
+    appended to, and a step that is not greater than its last begins another run.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"[log_run] expected model to be a module, got {type(model).__name__}")
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        raise ValueError(f"[log_run] expected step >= 0, got {step!r}")
+    _check_step(step, "log_run")
     model = inner_model(model)
     if holders_in(model):
         raise ValueError(
-            "[log_run] expected a model that nothing compresses, got one with compressed layers: "
-            "log it with the controller that compress() returned"
+            "[log_run] expected a model without compressed layers, got one that compress() "
+            "changed: log it with its controller"
         )
     found = _checked(metrics, "log_run")
     if not found:
@@ -278,7 +272,7 @@ def _scalars(writer: Any, step: int, rows: dict[str, dict], metrics: dict[str, A
 
 
 def _histograms(controller: Controller, at: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of the sample that each gate saw in its last pass, with the laws that fit it."""
+    """Of the sample that each gate measured in its last pass, with the laws fitted to it."""
     lines = []
     for name, gate in controller.gates.items():
         stats = gate.seen()

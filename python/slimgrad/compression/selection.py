@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ..nn.attention import Projections, can_be_projected, projection_name
-from ..nn.conv1d import is_conv1d_class
 from ..nn.projected_attention import PROJECTIONS
-from ..nn.sparse_classes import can_be_sparse
+from ..nn.sparse_classes import can_be_sparse, is_conv1d_class
 from .handles import is_compressed
 
 LAYERS = (

@@ -117,8 +117,8 @@ def load_into(
     if settings is not None:
         notes += _told_otherwise(settings, state)
     missing, unknown = holders.keys() - saved.keys(), saved.keys() - holders.keys()
-    notes += [f"the state has none for {_listed(missing)}"] if missing else []
-    notes += [f"the model has no such layers as {_listed(unknown)}"] if unknown else []
+    notes += [f"missing in the state: {_listed(missing)}"] if missing else []
+    notes += [f"missing in the model: {_listed(unknown)}"] if unknown else []
     if notes:
         warnings.warn(
             "[load_state_dict] the settings are not those that the state was saved under, and "

@@ -63,14 +63,14 @@ def _named(sentence: str, names: Iterable[str], width: int) -> list[str]:
 # ---- the table -----------------------------------------------------------------------------------
 
 
-def _pays(row: Row) -> str:
-    """From which sparsity on a product is done sparsely, and who says so."""
+def _break_even(row: Row) -> str:
+    """The sparsity from which on the sparse product is faster, and how it was found."""
     if row["chosen_by"] == "user":
-        return "as was set"
+        return "set by user"
     if row["break_even"] is None:
         return "not chosen yet"
-    pays = "never" if row["break_even"] == 1 else f"from {row['break_even']:.2f}"
-    return f"{pays} ({row['chosen_by']})"
+    sparsity = "none" if row["break_even"] == 1 else f"{row['break_even']:.2f}"
+    return f"{sparsity} ({'measured' if row['chosen_by'] == 'tune' else 'predicted'})"
 
 
 def _zeros(row: Row) -> str:
@@ -90,7 +90,7 @@ def _columns(rows: list[Row], prunes: bool) -> dict[str, Cell]:
     columns["cosine"] = lambda row: f"{row['cosine']:.4f}"
     if is_sparse:
         columns["way"] = lambda row: row["way"]
-        columns["sparse pays"] = _pays
+        columns["break-even"] = _break_even
     columns["rel.err"] = lambda row: f"{row['relative_error']:.4f}"
     if not is_sparse:
         columns["format"] = lambda row: row["format"] or "-"
@@ -245,7 +245,7 @@ def _saved(saved: SavedModules | None, width: int) -> list[str]:
         return []
     tally = saved.tally
     where = "" if list(saved.packing) == [""] else f" in {', '.join(fold(saved.packing))}"
-    lines = wrapped(f"saved for backward{where}: {saved.settings.in_words()}", width)
+    lines = wrapped(f"saved for backward{where}: {saved.settings._in_words()}", width)
     if not tally.packed and not tally.left:
         why = "no forward pass with gradients yet; of one that torch.compile runs none is packed"
         return lines + wrapped(f"  {why}", width, INDENT)

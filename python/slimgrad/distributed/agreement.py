@@ -50,5 +50,5 @@ def check_agreement(description: dict, group: dist.ProcessGroup, op: str = "regi
 
 
 def fingerprint(lengths: list[int]) -> int:
-    """Of a model's sizes, so that they need not be sent."""
+    """A checksum of a model's sizes, which is compared instead of the sizes."""
     return zlib.crc32(struct.pack(f"<{len(lengths)}q", *lengths))

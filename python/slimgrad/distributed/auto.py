@@ -14,13 +14,13 @@ from .cost import Link, Speed
 from .estimation import Estimate, Workload, gradients_of, measured_workload
 from .link import measure_link
 
-# How few bits a training bears is not for a link to say: nothing below eight is taken unasked.
+# Fewer than eight bits may harm a training, so "auto" never chooses them.
 CANDIDATES = ("lossless", "uniform8", "fp8", "packed8")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What ``codec="auto"`` took, and what it knew. ``codec`` is a name; "float32" is torch's own
+    """What ``codec="auto"`` chose, and from what. ``codec`` is a name; "float32" is torch's own
     all-reduce, when nothing pays. To have the same again without measuring, register that name.
     """
 

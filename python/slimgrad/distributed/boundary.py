@@ -34,7 +34,7 @@ from .treatments import (
     parse_activations,
 )
 
-# Not one of those that exchanges have, nor likely of others.
+# Differs from the tags of exchanges, and is unlikely to be used elsewhere.
 TAG = 0x5360
 CODINGS = ("coded", "packed")
 
@@ -61,17 +61,17 @@ def _link(
 
 
 class _End(nn.Module):
-    """What is the same on both sides."""
+    """Shared by both ends of a boundary."""
 
     link: Link
-    SENDS: str
-    RECEIVES: str
+    _SENDS: str
+    _RECEIVES: str
 
     def report(self) -> dict[str, dict[str, int]]:
         """Messages and bytes on the wire, headers included, and what they would be plainly."""
         return {
-            self.SENDS: self.link.sent.as_dict(),
-            self.RECEIVES: self.link.received.as_dict(),
+            self._SENDS: self.link.sent.as_dict(),
+            self._RECEIVES: self.link.received.as_dict(),
         }
 
     def flush(self) -> None:
@@ -100,17 +100,18 @@ class StageOutput(_End):
     zero whose backward() waits for the gradient and runs this stage's backward pass.
 
     to: the rank, in ``group``, of the process with the StageInput.
-    activations: None sends them as they are; "lossless"; "fp3" to "fp8" and "uniform2" to
-        "uniform8" round them to nearest, which the backward pass takes for the identity.
+    activations: None sends them as they are; "lossless"; "fp3" to "fp8" (each tensor with the split
+        that suits it best), a format such as "1-4-3", and "uniform2" to "uniform8" round them to
+        nearest, which the backward pass takes for the identity.
     coding: "coded" (entropy coded) or "packed" (exactly as many bits as the format has, for fast
-        links), of fp3 to fp8.
+        links), of floats.
     tag: one for each boundary between the same two processes.
     timeout: seconds to wait for the other process; None as long as the process group does.
 
     A batch may go in microbatches: as many calls, and backward() of their tokens in any order.
     """
 
-    SENDS, RECEIVES = "activations", "gradients"
+    _SENDS, _RECEIVES = "activations", "gradients"
 
     def __init__(
         self,
@@ -143,10 +144,11 @@ class StageOutput(_End):
         return serial
 
     def _receive(self, serial: int) -> torch.Tensor:
-        """That of another microbatch may come first; it waits here."""
+        """The gradient of microbatch ``serial``; others that arrive before it are kept."""
         if serial not in self._expected and serial not in self._early:
             raise RuntimeError(
-                f"[StageOutput] expected one backward pass of a token, got another of {serial}"
+                "[StageOutput] expected one backward pass for each token, got a second for token "
+                f"{serial}"
             )
         while serial not in self._early:
             with self.link.refusing("gradient", serial):
@@ -190,19 +192,20 @@ class StageInput(_End):
     and returns it; in backward the gradient is compressed and sent there.
 
     source: the rank, in ``group``, of the process with the StageOutput.
-    gradients: None sends them as they are; "lossless"; or as compress() takes them: "fp4" to "fp8",
-        a Prune, a Quantize, or one of each. What arrives is what the gate makes of them, exactly.
+    gradients: None sends them as they are; "lossless"; or as compress() takes them: "fp2" to "fp8",
+        "1-4-1", a Prune, a Quantize, or one of each. What arrives is what the gate makes of them,
+        exactly.
     shape, dtype: what is expected, -1 for any length; None takes what comes, up to max_bytes.
     max_bytes: what is announced to be larger is refused before it is received.
     coding, group, tag, timeout: as those of the StageOutput.
     seed, stream, refresh, warmup, schedule, sample, min_elements: of the gate, as in compress().
-        The stream is by default this process's rank: whoever compares with a run of one process
-        sets it on both sides.
+        The stream is by default this process's rank: set it on both sides to compare with a run of
+        one process.
 
     slimgrad.state_dict(module) has the gate's state.
     """
 
-    SENDS, RECEIVES = "gradients", "activations"
+    _SENDS, _RECEIVES = "gradients", "activations"
 
     def __init__(
         self,

@@ -1,13 +1,16 @@
-"""What happens to a tensor on the wire."""
+"""How a tensor is coded for sending."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
 from .._library import classes
+from .._support import in_the_name_of
 
-# Every name that Codec.parse knows. "float32" is torch's own all-reduce.
+# The names that Codec.parse knows, beside formats such as "1-4-3". "float32" is torch's own
+# all-reduce.
 CODECS: tuple[str, ...] = tuple(classes.Codec.names())
+NAMES = ", ".join((*CODECS, "or a format such as 1-4-3"))  # for messages
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,11 @@ class Codec:
 
     @classmethod
     def parse(cls, name: str, **settings) -> Codec:
-        """``Codec.parse("uniform4", model="gennorm")``: a name of ``CODECS`` and what differs."""
+        """``Codec.parse("uniform4", model="gennorm")``: a name of ``CODECS``, or a format such as
+        "1-4-3", and what differs."""
         if not isinstance(name, str):
-            raise TypeError(f"[Codec] expected one of {', '.join(CODECS)}; got {name!r}")
-        parsed = classes.Codec.parse(name)
-        return cls(**{**parsed, **settings})
+            raise TypeError(f"[Codec] expected one of {NAMES}; got {name!r}")
+        return cls(**{**classes.Codec.parse(name), **settings})
 
     @property
     def name(self) -> str:
@@ -77,11 +80,11 @@ class Codec:
         return classes.Codec(self._library_settings())
 
 
-def as_codec(codec: Codec | str) -> Codec:
+def as_codec(codec: Codec | str, op: str) -> Codec:
+    """``codec`` as an object; misuse names ``op``."""
     if isinstance(codec, Codec):
         return codec
     if isinstance(codec, str):
-        return Codec.parse(codec)
-    raise TypeError(
-        f"[Codec] expected a Codec or one of {', '.join(CODECS)}; got {type(codec).__name__}"
-    )
+        with in_the_name_of(op):
+            return Codec.parse(codec)
+    raise TypeError(f"[{op}] expected a Codec or one of {NAMES}; got {type(codec).__name__}")

@@ -38,13 +38,13 @@ def _call(method: Callable, *arguments: Any) -> Any:
         raise ExchangeError(text.removeprefix(_MARK)) from None
 
 
-def exchange_of(group: dist.ProcessGroup | None) -> Any:
+def exchange_of(group: dist.ProcessGroup | None, op: str) -> Any:
     """The exchange of a group, made when it is first asked for."""
     group = group if group is not None else dist.group.WORLD
     if group is None:
-        raise ValueError("[distributed] expected init_process_group to have been called")
+        raise ValueError(f"[{op}] expected init_process_group to have been called")
     if not isinstance(group, dist.ProcessGroup):
-        raise ValueError("[distributed] expected a group that this rank belongs to, got another")
+        raise ValueError(f"[{op}] expected a group that this rank belongs to, got another")
     exchange = _exchanges.get(group)
     if exchange is None:
         ranks = dist.get_process_group_ranks(group)
@@ -70,7 +70,7 @@ class Handle:
         """What this rank sent, headers included. Complete when the exchange is."""
         return self._pending.sent_bytes()
 
-    def future(self, result: torch.Tensor) -> torch.futures.Future:
+    def _future(self, result: torch.Tensor) -> torch.futures.Future:
         """One that gets ``result`` when the exchange is complete."""
         return self._pending.future(result)
 
@@ -89,8 +89,8 @@ def _tensors(tensors: torch.Tensor | Sequence[torch.Tensor], op: str) -> list[to
     return [tensor_with_values(x, op) for x in tensors]
 
 
-def _settings(codec: Codec | str) -> dict:
-    return as_codec(codec)._library_settings()
+def _settings(codec: Codec | str, op: str) -> dict:
+    return as_codec(codec, op)._library_settings()
 
 
 def _step(step: int | None, op: str) -> int | None:
@@ -122,9 +122,9 @@ def all_reduce(
     op = "all_reduce"
     return _start(
         async_op,
-        exchange_of(group).all_reduce,
+        exchange_of(group, op).all_reduce,
         _tensors(tensors, op),
-        _settings(codec),
+        _settings(codec, op),
         _step(step, op),
         float(divide_by),
         list(keys or []),
@@ -150,10 +150,10 @@ def reduce_scatter(
     op = "reduce_scatter"
     return _start(
         async_op,
-        exchange_of(group).reduce_scatter,
+        exchange_of(group, op).reduce_scatter,
         _tensors(outputs, op),
         [_tensors(part, op) for part in inputs],
-        _settings(codec),
+        _settings(codec, op),
         _step(step, op),
         float(divide_by),
         list(keys or []),
@@ -175,10 +175,10 @@ def all_gather(
     op = "all_gather"
     return _start(
         async_op,
-        exchange_of(group).all_gather,
+        exchange_of(group, op).all_gather,
         [_tensors(part, op) for part in outputs],
         _tensors(tensors, op),
-        _settings(codec),
+        _settings(codec, op),
         _step(step, op),
     )
 
@@ -195,13 +195,13 @@ def broadcast(
     """Every rank's tensors become what rank ``src``'s are when decoded, also on ``src`` itself.
     ``src`` is a rank of the whole job, as torch's."""
     op = "broadcast"
-    exchange = exchange_of(group)
+    exchange = exchange_of(group, op)
     source = dist.get_group_rank(group if group is not None else dist.group.WORLD, src)
     return _start(
         async_op,
         exchange.broadcast,
         _tensors(tensors, op),
-        _settings(codec),
+        _settings(codec, op),
         source,
         _step(step, op),
     )

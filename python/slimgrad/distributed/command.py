@@ -1,4 +1,4 @@
-"""python -m slimgrad estimate: the same question from a shell."""
+"""python -m slimgrad estimate: estimate() as a command."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--parameters",
         type=float,
         metavar="N",
-        help="instead of a model: so many values, in up to 1,000 tensors",
+        help="instead of a model: the number of values, in up to 1,000 tensors",
     )
     parser.add_argument(
         "--bandwidth",
@@ -78,7 +78,7 @@ def _imported(name: str) -> nn.Module:
 
 
 class _Synthetic(nn.Module):
-    """So many parameters, and nothing else: their gradients are generated."""
+    """Generated gradients for a number of parameters."""
 
     def __init__(self, count: int):
         super().__init__()
@@ -142,7 +142,7 @@ def as_json(found: Estimate) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit status: 0 whatever the answer is, 2 for a question that cannot be answered."""
+    """The exit status: 0 with an estimate, 2 for wrong arguments."""
     sys.path.insert(0, str(Path.cwd()))  # as python -m does for the user's own modules
     try:
         found = _ask(arguments)

@@ -1,8 +1,8 @@
 """What an exchange of gradients costs, on paper. Nothing here measures; docs/distributed_cost.md
 derives it.
 
-A link carries ``bandwidth`` bits a second in each direction, of every rank, at the same time; a
-message takes ``latency`` seconds on top. n ranks, V values that are coded, c bytes a coded value.
+A link carries ``bandwidth`` bits per second in each direction, of every rank, at the same time; a
+message takes ``latency`` seconds on top. n ranks, V values that are coded, c bytes per coded value.
 Small tensors travel as they are, in the same messages.
 
   plain all-reduce of b bytes, as a ring     2 (n-1)/n b 8/bandwidth + 2 (n-1) latency
@@ -28,7 +28,7 @@ UNCOVERED = 0.5
 
 @dataclass(frozen=True)
 class Link:
-    """bandwidth: bits a second, each direction of each rank; latency: seconds a message."""
+    """bandwidth: bits per second, each direction of each rank; latency: seconds per message."""
 
     bandwidth: float
     latency: float
@@ -59,7 +59,7 @@ def sent_bytes(num_bytes: float, ranks: int) -> float:
 
 
 def overlapped(wire: float, work: float) -> float:
-    """Of a phase in which pieces are on the wire while others are worked on."""
+    """Seconds of a phase in which some pieces are sent while others are coded."""
     return max(wire, work) + UNCOVERED * min(wire, work)
 
 

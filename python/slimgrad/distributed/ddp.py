@@ -27,7 +27,7 @@ def exchange_bucket(plan: Plan, bucket):
     residuals = None
     if codec.error_feedback:
         residuals = [
-            plan.residual(name, x.numel(), codec) for name, x in zip(names, gradients, strict=True)
+            plan._residual(name, x.numel(), codec) for name, x in zip(names, gradients, strict=True)
         ]
     handle = all_reduce(
         gradients,
@@ -41,7 +41,7 @@ def exchange_bucket(plan: Plan, bucket):
     )
     assert handle is not None
     _wait_at_the_end(plan, handle)
-    return handle.future(buffer)
+    return handle._future(buffer)
 
 
 def _wait_at_the_end(plan: Plan, handle: Handle) -> None:

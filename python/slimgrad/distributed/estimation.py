@@ -29,11 +29,11 @@ class Workload:
     values: int  # of tensors that are coded
     small: int  # of tensors that travel as they are
     tensors: int
-    cast: float  # seconds a value, to float16 and back
+    cast: float  # seconds per value, to float16 and back
     speeds: dict[str, Speed]
 
     def seconds(self, name: str, ranks: int, link: Link) -> float:
-        """Of one exchange, predicted."""
+        """Predicted seconds of one exchange."""
         if ranks == 1:
             return 0.0
         everything = self.values + self.small
@@ -68,7 +68,7 @@ class Row:
     name: str
     sent: float  # bytes a rank sends in a step
     seconds: float  # of the exchange, predicted
-    pays_below: float  # bits a second below which it is quicker than float32: 0 never, inf always
+    pays_below: float  # bits per second below which it is quicker than float32: 0 never, inf always
     pays_below_fp16: float  # and quicker than float16
 
 
@@ -76,8 +76,8 @@ class Row:
 class Estimate:
     """Predicted times of an exchange, the quickest first among equals of its kind: ``rows``.
 
-    ``best`` is the quickest of all, ``pays`` whether that is a codec of ours. ``at`` asks the same
-    measurements about another link or another number of ranks.
+    ``best`` is the quickest of all, ``pays`` whether that is a codec of ours. ``at`` predicts
+    for another link or another number of ranks from the same measurements.
     """
 
     workload: Workload
@@ -202,7 +202,7 @@ def estimate(
 ) -> Estimate:
     """What an exchange of this model's gradients takes, plainly, as float16, and by every codec.
 
-    ``bandwidth``: bits a second that a rank can send while it receives as many, or text such as
+    ``bandwidth``: bits per second that a rank can send while it receives as many, or text such as
     "1 Gbit/s". ``latency``: seconds a message. ``codecs``: names or ``Codec``; None is one of every
     kind. ``gradients``: tensors to code; None takes the parameters' ``grad``, or, if there are
     none, values of a generalized normal law, and the result says so.
@@ -256,10 +256,12 @@ def measured_workload(
 
 
 def _by_name(codecs: Sequence[Codec | str] | None) -> dict[str, Codec]:
-    """A codec that was given by its settings is called by its name, with a number if need be."""
+    """Codecs by name; a number is added to a name that occurs twice."""
     named: dict[str, Codec] = {}
+    if not isinstance(codecs, Sequence | None) or isinstance(codecs, str):
+        raise TypeError(f"[estimate] expected codecs to be a list, got {type(codecs).__name__}")
     for given in KINDS if codecs is None else codecs:
-        codec = as_codec(given)
+        codec = as_codec(given, "estimate")
         name = given if isinstance(given, str) else codec.name
         number = 2
         while name in named:
@@ -276,6 +278,10 @@ def _check_types(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
+    if not isinstance(values, Iterable):
+        raise TypeError(
+            "[estimate] expected a module or tensors of gradients, got " + type(values).__name__
+        )
     listed = [values] if isinstance(values, torch.Tensor) else list(values)
     for value in listed:
         if not isinstance(value, torch.Tensor):

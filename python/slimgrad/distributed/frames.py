@@ -1,6 +1,6 @@
 """A tensor between two stages as a frame: a header of fixed size and a body.
 
-Whoever receives one reads the header first and knows what it has to make room for. All integers are
+The receiver reads the header first, and from it the size of the body. All integers are
 little-endian.
 
     4  magic, 0x8d "SGB"          1  version
@@ -17,8 +17,8 @@ little-endian.
     4  CRC-32 of the body (a payload has a checksum of its own, and 0 here)
     4  CRC-32 of the header so far
 
-A checksum finds damage; it is no signature. What a frame announces is compared with what is
-expected before anything is allocated.
+A checksum detects damage; it is not a signature. The header is compared with what is expected
+before anything is allocated.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def grid_frame(
         "serial": serial,
         "wants_gradient": wants_gradient,
     }
-    format = as_format(format)
+    format = as_format(format, "FloatFormat")
     if not packed and x.dtype == torch.float32 and _is_exact(format, scale):
         # Values of the grid round to themselves.
         return payload_frame(x, **options, mode="float", format=format, scale=scale)
@@ -262,7 +262,7 @@ def header_bytes(header: Header) -> torch.Tensor:
 
 
 def parse_header(data: torch.Tensor) -> Header:
-    """What a header says, if it is one that header_bytes() writes; else PayloadError."""
+    """The header from the bytes that header_bytes() wrote; PayloadError for any other."""
     raw = bytes(data.numpy())
     if len(raw) != HEADER_BYTES or raw[:4] != _MAGIC:
         raise PayloadError("this is no frame of a boundary")
@@ -304,7 +304,7 @@ def parse_header(data: torch.Tensor) -> Header:
 
 def _format(exponent_bits: int, mantissa_bits: int) -> FloatFormat:
     try:
-        return as_format(f"1-{exponent_bits}-{mantissa_bits}")
+        return FloatFormat(f"1-{exponent_bits}-{mantissa_bits}")
     except ValueError as error:
         raise PayloadError(f"the header has a format that there is not: {error}") from None
 

@@ -39,8 +39,8 @@ def use_coded_reduce_scatter(model: nn.Module, plan: Plan) -> None:
 
 
 class CodedReduceScatter(DefaultReduceScatter):
-    """Of the gradients of one module. FSDP has cut them along their first dimension, padded, into a
-    row for each rank, one parameter behind the other."""
+    """The reduce-scatter of one module's gradients. FSDP has split them along their first
+    dimension, padded, into a row for each rank, one parameter after the other."""
 
     def __init__(self, plan: Plan, parameters):
         self.plan, self.parameters = plan, parameters
@@ -85,8 +85,8 @@ class CodedReduceScatter(DefaultReduceScatter):
         return None
 
     def _lengths(self, row: int, world: int) -> list[int]:
-        """Of each parameter's part of a row. Parameters that got no gradient are missing in it, and
-        FSDP does not say which; then the row is one piece, with one scale."""
+        """The length of each parameter's part of a row. Parameters without a gradient are missing
+        in the row, and FSDP does not pass their names; then the row is one piece with one scale."""
         lengths = []
         for parameter in self.parameters.fsdp_params:
             size = parameter._orig_size
@@ -95,22 +95,22 @@ class CodedReduceScatter(DefaultReduceScatter):
         return lengths if sum(lengths) == row else [row]
 
     def _residuals(self, rows, lengths, names, codec) -> list[list[torch.Tensor | None]]:
-        """Of each rank's part of each parameter. What a parameter lost lies in one tensor, row by
-        row as FSDP cuts it; the own row loses nothing."""
+        """The residuals for each rank's part of each parameter. Those of a parameter are in one
+        tensor, row by row as FSDP splits it; this rank's own row is not coded and loses nothing."""
         parts = []
         for name, length in zip(names, lengths, strict=True):
-            residual = self.plan.residual(name, len(rows) * length, codec)
+            residual = self.plan._residual(name, len(rows) * length, codec)
             parts.append([None] * len(rows) if residual is None else residual.view(len(rows), -1))
         return [[part[rank] for part in parts] for rank in range(len(rows))]
 
 
 def _divisor(op, world: int) -> float:
-    """FSDP divides before or after where it asks for a sum."""
+    """The number of ranks for a mean; for a sum FSDP divides before or after."""
     if op == dist.ReduceOp.AVG:
         return world
     if op == dist.ReduceOp.SUM:
         return 1
     raise ValueError(
-        f"[reduce_scatter] expected FSDP to ask for a sum or a mean, got {op}: call "
+        f"[reduce_scatter] expected FSDP to reduce by sum or mean, got {op}: call "
         "set_force_sum_reduction_for_comms(True) where a gradient divide factor is set"
     )

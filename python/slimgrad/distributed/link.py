@@ -1,4 +1,4 @@
-"""How fast is the link? A short exchange between neighbours tells; and how people write speeds."""
+"""The speed of the link, measured by a short exchange between neighbours, and speeds as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from .._support import number
 from .cost import Link
 
-_PIECE = 1 << 20  # bytes a message: larger ones do not fill a slow link with Gloo
+_PIECE = 1 << 20  # bytes per message: larger ones do not fill a slow link with Gloo
 _ENOUGH = 0.2  # seconds: then a burst that a switch lets through at once is a small part
 _MOST = 64 << 20  # bytes: 64 MiB in less than that are 2.7 Gbit/s and more
 _ROUNDS = 8  # of the smallest message, of which the quickest counts
@@ -33,13 +33,13 @@ def as_bandwidth(value: Any, op: str) -> float:
             bits = 0.0
         if not found or not 0 < bits < float("inf"):
             raise ValueError(
-                f"[{op}] expected bandwidth in bits a second, such as 1e9 or '1 Gbit/s', "
+                f"[{op}] expected bandwidth in bits per second, such as 1e9 or '1 Gbit/s', "
                 f"got {value!r}"
             )
         return bits
     bits = number(value, op, "bandwidth")
     if not 0 < bits < float("inf"):
-        raise ValueError(f"[{op}] expected bandwidth to be positive bits a second, got {bits:g}")
+        raise ValueError(f"[{op}] expected bandwidth to be positive bits per second, got {bits:g}")
     return bits
 
 

@@ -1,14 +1,14 @@
 """A stage for the schedules of torch.distributed.pipelining whose tensors travel as frames.
 
-torch's stages move tensors themselves: a schedule asks a stage for point-to-point operations
-(get_fwd_send_ops and its three siblings), runs them together with those of other microbatches, and
-calls forward_one_chunk or backward_one_chunk. There is no hook between a tensor and its operation,
-but these six methods are public: here they exchange the tensor of an operation for a frame, and
-frames for tensors before the chunk is computed.
+torch's stages move tensors themselves: a schedule asks a stage for point-to-point operations, runs
+them together with those of other microbatches, and calls the stage to compute a chunk. torch has no
+hook between a tensor and its operation, so six methods are overridden, those that every schedule
+calls. They have no underscore, but torch does not document them: ``_METHODS`` lists them, and a
+torch without one of them is refused when a stage is made. Nothing else of a stage is read or
+written: an operation says which tensor torch wants to send, or to have received.
 
-The receiver posts its operation before it knows how long a frame will be, with room for the
-longest. Gloo delivers a shorter message into a longer buffer; backends that want equal sizes are
-refused.
+A receive is posted before the length of the frame is known, with room for the longest.
+Gloo delivers a shorter message into a longer buffer; backends that need equal sizes are refused.
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ from .treatments import (
 )
 
 _OP = "CompressedPipelineStage"
+_METHODS = (
+    "get_fwd_send_ops",  # the activations of a chunk, to be replaced by frames
+    "get_bwd_send_ops",  # the gradients of a chunk, to be replaced by frames
+    "get_fwd_recv_ops",  # the buffers of activations, to be replaced by room for frames
+    "get_bwd_recv_ops",  # the buffers of gradients, to be replaced by room for frames
+    "forward_one_chunk",  # called when the activations of a chunk have arrived
+    "backward_one_chunk",  # called when the gradients of a chunk have arrived
+)
 
 
 class CompressedPipelineStage(PipelineStage):
@@ -69,17 +77,18 @@ class CompressedPipelineStage(PipelineStage):
         gate_options: dict | None = None,
         **kwargs,
     ):
+        _check_torch()
         super().__init__(submodule, stage_index, num_stages, device, **kwargs)
         _check_backend(self.group)
         self._mode = parse_activations(activations, _OP)
         self._packed = check_coding(coding, _OP)
         self._gradients = gradients
         self._gate_options = dict(gate_options or {})
-        self._seed = fresh_seed(seed)
+        self._seed = fresh_seed(seed, _OP)
         boundary_gate(gradients, _OP, seed=0, **self._gate_options)  # refuses early what it must
         self.gates = nn.ModuleList()
         self.traffic = {name: Traffic() for name in ("activations", "gradients")}
-        self._received: dict[tuple[str, int], list] = {}
+        self._received: dict[tuple[str, int], list[tuple[int, torch.Tensor, torch.Tensor]]] = {}
 
     def report(self) -> dict[str, dict[str, int]]:
         """What this stage sent: messages, bytes on the wire, and what they would be plainly."""
@@ -120,24 +129,18 @@ class CompressedPipelineStage(PipelineStage):
     # ---- receiving ------------------------------------------------------------------------------
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        ops = super().get_fwd_recv_ops(fwd_chunk_id)
-        return self._with_room(ops, ACTIVATION, fwd_chunk_id, self.args_recv_info)
+        return self._with_room(super().get_fwd_recv_ops(fwd_chunk_id), ACTIVATION, fwd_chunk_id)
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        ops = super().get_bwd_recv_ops(bwd_chunk_id)
-        return self._with_room(ops, GRADIENT, bwd_chunk_id, self.grad_recv_info)
+        return self._with_room(super().get_bwd_recv_ops(bwd_chunk_id), GRADIENT, bwd_chunk_id)
 
-    def _with_room(
-        self, ops: list[dist.P2POp], kind: str, chunk: int, infos: dict
-    ) -> list[dist.P2POp]:
-        if not ops:
-            return ops
-        places = [info for info in infos[chunk] if info.buffer is not None]
+    def _with_room(self, ops: list[dist.P2POp], kind: str, chunk: int) -> list[dist.P2POp]:
+        """Receives frames instead; what torch wanted to receive into is filled by ``_take``."""
+        received = self._received[kind, chunk] = []
         for op in ops:
-            room = HEADER_BYTES + op.tensor.nbytes + PAYLOAD_SLACK
-            op.tensor = torch.empty(room, dtype=torch.uint8)
-        rooms = [op.tensor for op in ops]
-        self._received[kind, chunk] = list(zip(places, rooms, strict=True))
+            buffer = op.tensor
+            op.tensor = torch.empty(HEADER_BYTES + buffer.nbytes + PAYLOAD_SLACK, dtype=torch.uint8)
+            received.append((op.peer, buffer, op.tensor))
         return ops
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args, **kwargs):
@@ -149,34 +152,41 @@ class CompressedPipelineStage(PipelineStage):
         return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     def _take(self, kind: str, chunk: int) -> None:
-        """Frames that have arrived become the tensors that torch's stage expects."""
-        for place, data in self._received.pop((kind, chunk), ()):
+        """Decodes the frames that have arrived into the buffers of torch's stage."""
+        for peer, buffer, data in self._received.pop((kind, chunk), ()):
             try:
                 header = parse_header(data[:HEADER_BYTES])
-                wanted = (kind, chunk, tuple(place.buffer.shape), place.buffer.dtype)
+                wanted = (kind, chunk, tuple(buffer.shape), buffer.dtype)
                 if (header.kind, header.serial, header.shape, header.dtype) != wanted:
                     raise PayloadError(
-                        f"expected {place.buffer.dtype} of shape {list(place.buffer.shape)}, got "
+                        f"expected {buffer.dtype} of shape {list(buffer.shape)}, got "
                         f"{header.kind} {header.serial}, {header.describe()}"
                     )
                 body = data[HEADER_BYTES : HEADER_BYTES + header.nbytes]
                 tensor = tensor_of(header, body)
             except PayloadError as error:
                 raise PayloadError(
-                    f"[{_OP}] {kind} {chunk} for stage {self.stage_index} from stage "
-                    f"{place.source}: {error}"
+                    f"[{_OP}] {kind} {chunk} for stage {self.stage_index} from rank {peer}: {error}"
                 ) from None
-            place.buffer = tensor.to(self.device)
+            with torch.no_grad():
+                buffer.copy_(tensor)
+
+
+def _check_torch() -> None:
+    missing = [name for name in _METHODS if not hasattr(PipelineStage, name)]
+    if missing:
+        raise RuntimeError(
+            f"[{_OP}] expected torch.distributed.pipelining.PipelineStage to have the methods "
+            f"{', '.join(_METHODS)}; torch {torch.__version__} lacks {', '.join(missing)}: write "
+            "the loop over microbatches yourself, with StageOutput and StageInput "
+            "(docs/pipeline.md)"
+        )
 
 
 def _check_backend(group: dist.ProcessGroup | None) -> None:
-    group = group or dist.distributed_c10d._get_default_group()
-    try:
-        backend = group._get_backend(torch.device("cpu")).name()
-    except RuntimeError:
-        backend = "none"
-    if backend != "gloo":
+    config = dist.get_backend_config(group)  # "cpu:gloo,cuda:nccl"
+    if "cpu:gloo" not in config.split(","):
         raise ValueError(
             f"[{_OP}] expected a process group that moves tensors on the CPU with Gloo, got "
-            f"{backend}: frames are shorter than the buffers they are received into"
+            f"{config}: frames are shorter than the buffers they are received into"
         )

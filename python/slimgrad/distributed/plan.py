@@ -1,4 +1,4 @@
-"""Which codec a step uses, and what rounding has lost so far: the state of a registered model."""
+"""The state of a registered model: the codec of each step and the residuals of error feedback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from .._support import counter, derive_seed
 from .agreement import check_agreement, fingerprint
 from .auto import Choice, choose
-from .codec import CODECS, Codec, as_codec
+from .codec import NAMES, Codec, as_codec
 
 # Torch's own exchange, in the type of the gradients.
 PLAIN = "float32"
@@ -26,13 +26,18 @@ Schedule = Mapping[int, Codec | str]
 
 
 def _codec_or_plain(codec: Codec | str, argument: str, *also: str) -> Codec | None:
-    """also: names that the argument has beside those of CODECS, for whoever mistyped one."""
+    """also: names that the argument accepts besides those of codecs, for the error message."""
     if codec == PLAIN:
         return None
-    if isinstance(codec, str) and codec not in CODECS:
-        names = ", ".join((*also, PLAIN, *CODECS))
-        raise ValueError(f"[register] expected {argument} to be one of {names}; got {codec!r}")
-    return as_codec(codec)
+    if not isinstance(codec, str):
+        return as_codec(codec, "register")
+    try:
+        return Codec.parse(codec)
+    except ValueError:
+        names = ", ".join((*also, PLAIN, NAMES))
+        raise ValueError(
+            f"[register] expected {argument} to be one of {names}; got {codec!r}"
+        ) from None
 
 
 class Plan:
@@ -108,7 +113,7 @@ class Plan:
         }
 
     def codec(self, step: int) -> Codec | None:
-        """Of a step; None for torch's own exchange."""
+        """The codec of a step; None for torch's own exchange."""
         if step < self.warmup:
             return None
         return self.codecs[max(first for first in self.codecs if first <= step)]
@@ -117,20 +122,20 @@ class Plan:
         """The key of a parameter's draws."""
         return derive_seed(self._number, name)
 
-    def residual(self, name: str, size: int, codec: Codec) -> torch.Tensor | None:
-        """What rounding this parameter's gradients has lost: made when first needed."""
+    def _residual(self, name: str, size: int, codec: Codec) -> torch.Tensor | None:
+        """The rounding error of this parameter's gradients so far; zero on first use."""
         if not codec.error_feedback or codec.is_exact or size < codec.min_elements:
             return None
         known = self.residuals.get(name)
         if known is None or known.numel() != size:
             self.residuals[name] = torch.zeros(size, dtype=torch.float32)
-            if known is not None:  # FSDP pads at the end, as the number of ranks asks
+            if known is not None:  # FSDP pads at the end, depending on the number of ranks
                 common = min(size, known.numel())
                 self.residuals[name][:common] = known[:common]
         return self.residuals[name]
 
     def residual_bytes(self) -> int:
-        """What error feedback takes of memory, on this rank."""
+        """Bytes that the residuals of error feedback take on this rank."""
         return sum(residual.nbytes for residual in self.residuals.values())
 
     def state_dict(self, own: bool = False) -> dict:

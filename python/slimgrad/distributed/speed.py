@@ -1,4 +1,4 @@
-"""What a machine needs for coding gradients: seconds and bytes a value, measured on a sample."""
+"""The cost of coding gradients on this machine: seconds and bytes per value, from a sample."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from .frames import (
     refusal,
 )
 
-# A peer that waits for something else than what is refused hears of it when it ends.
+# Seconds to wait until a peer receives a refusal; it may be waiting for another message.
 _REFUSAL_SECONDS = 5.0
 
 
@@ -73,7 +73,7 @@ class Link:
         self._sender: ThreadPoolExecutor | None = None
         self._sending: list[Future] = []
 
-    def __getstate__(self):  # of copies and pickles: threads and what they send stay behind
+    def __getstate__(self):  # copies and pickles have no threads and no pending sends
         return self.__dict__ | {"_sender": None, "_sending": [], "group": None}
 
     def name_of_peer(self) -> str:
@@ -92,7 +92,7 @@ class Link:
         self._raise_failures(wait=True)
 
     def refuse(self, reason: str, serial: int) -> None:
-        """Tells the peer, if it listens."""
+        """Sends the reason to the peer, if it receives."""
         self._submit(refusal(reason, serial), _REFUSAL_SECONDS)
 
     def _submit(self, frame: Frame, seconds: float | None) -> None:

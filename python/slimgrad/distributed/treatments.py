@@ -1,17 +1,18 @@
-"""What happens to activations and neural gradients before they leave a stage."""
+"""How activations and neural gradients are compressed before a stage sends them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
-from .._support import check_stream, fresh_seed
+from .._support import check_stream, fresh_seed, in_the_name_of
 from ..compression.compress import gate_options
 from ..compression.gate import GradientGate
 from ..compression.gradients import LossScale, Prune, Quantize, parse_gradients
-from ..tensors.formats import best_format, gradient_scale
+from ..tensors.formats import FloatFormat, best_format, gradient_scale, parse_float_choice
 from ..tensors.quantization import quantize
 from ..tensors.stats import measure
 from .frames import ACTIVATION, GRADIENT, PLAIN, Frame, frame_of, grid_frame, payload_frame
@@ -36,10 +37,11 @@ def boundary_gate(
 ) -> GradientGate | None:
     """The gate that compress() would put there; None where gradients travel as they are."""
     stream = check_stream(stream, op)
-    options = gate_options(refresh, warmup, sample, min_elements, schedule)
-    if gradients is None or gradients == "lossless":
-        return None
-    prune, quantize = parse_gradients(gradients)
+    with in_the_name_of(op):
+        options = gate_options(refresh, warmup, sample, min_elements, schedule)
+        if gradients is None or gradients == "lossless":
+            return None
+        prune, quantize = parse_gradients(gradients)
     if prune is not None and (prune.is_sparse or prune.allocation != "uniform"):
         raise ValueError(
             f"[{op}] expected a Prune(sparsity) that needs nothing but the gradient itself, got "
@@ -51,8 +53,8 @@ def boundary_gate(
         raise ValueError(f"[{op}] expected a schedule with Prune, got {gradients!r}")
     for part in (prune, quantize):
         if part is not None:
-            options |= part.options()
-    return GradientGate(stream=stream, seed=fresh_seed(seed), **options)
+            options |= part._options()
+    return GradientGate(stream=stream, seed=fresh_seed(seed, op), **options)
 
 
 def gradient_frame(
@@ -74,26 +76,35 @@ def gradient_frame(
 # ---- activations --------------------------------------------------------------------------------
 
 
-def parse_activations(activations: str | None, op: str) -> tuple[str, int]:
-    """The mode of encode(), or "plain", and its bits."""
+def parse_activations(activations: str | None, op: str) -> tuple[str, int | FloatFormat]:
+    """The mode of encode(), or "plain", and its bits; of floats the format if one was given."""
     if activations is None:
         return PLAIN, 0
     if activations == "lossless":
         return "lossless", 0
-    for prefix, mode, least in (("fp", "float", 3), ("uniform", "uniform", 2)):
-        digits = str(activations).removeprefix(prefix)
-        if digits != activations and digits.isdigit() and least <= int(digits) <= 8:
-            return mode, int(digits)
+    choice = parse_float_choice(activations)
+    # Of two bits, rounded to nearest, nothing but the largest magnitude is left.
+    if choice is not None and (choice if isinstance(choice, int) else choice.bits) >= 3:
+        return "float", choice
+    match = re.fullmatch(r"uniform([2-8])", str(activations))
+    if match is not None:
+        return "uniform", int(match[1])
     raise ValueError(
-        f"[{op}] expected activations to be None, 'lossless', 'fp3' to 'fp8' or 'uniform2' to "
-        f"'uniform8', got {activations!r}"
+        f"[{op}] expected activations to be None, 'lossless', 'fp3' to 'fp8', a format of 3 to 8 "
+        f"bits such as '1-4-3', or 'uniform2' to 'uniform8', got {activations!r}"
     )
 
 
 def activation_frame(
-    x: torch.Tensor, serial: int, mode: str, bits: int, packed: bool, wants_gradient: bool
+    x: torch.Tensor,
+    serial: int,
+    mode: str,
+    bits: int | FloatFormat,
+    packed: bool,
+    wants_gradient: bool,
 ) -> Frame:
-    """Few bits are rounded to nearest: the same values whoever computes them."""
+    """Few bits are rounded to nearest, so the values are the same in every process. Floats without
+    a format get the split with the least squared error on this tensor."""
     x = x.detach()
     options: dict[str, Any] = {
         "kind": ACTIVATION,
@@ -107,7 +118,9 @@ def activation_frame(
     if mode == "uniform":
         return payload_frame(x, **options, mode="uniform", bits=bits)
     stats = measure(x)
-    format = best_format(bits, stats, rounding="nearest", underflow="zero", error="squared")
+    format = bits
+    if isinstance(format, int):
+        format = best_format(format, stats, rounding="nearest", underflow="zero", error="squared")
     scale = gradient_scale(stats, format)
     return grid_frame(
         quantize(x, format, scale), **options, format=format, scale=scale, packed=packed

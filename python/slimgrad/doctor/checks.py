@@ -113,7 +113,7 @@ def _coded(x: torch.Tensor, **options) -> list[torch.Tensor]:
 
 
 def _lossless(coder: str) -> list[torch.Tensor]:
-    """Of every type; with zeros, whose places are a mask; of few values, in large blocks."""
+    """Tensors of every type, with zeros (coded as a mask), and with few values in large blocks."""
     inputs = [_with_specials(dtype) for dtype in DTYPES]
     inputs += [_gradient().double(), (40 * _random(9001)).to(torch.int8)]
     inputs += [prune(_gradient(), 0.05, seed=6), torch.arange(150_001.0) % 7 // 5]

@@ -68,7 +68,7 @@ def threads() -> dict[str, Any]:
 
 
 def huge_pages() -> str:
-    """Of memory that nobody asked them for: "always", "madvise", "never" or "unknown"."""
+    """The setting of transparent huge pages: "always", "madvise", "never" or "unknown"."""
     try:
         found = re.search(r"\[(\w+)\]", HUGE_PAGES.read_text())
     except OSError:
@@ -117,7 +117,7 @@ def all_facts() -> dict[str, Any]:
 
 
 def problems(facts: dict[str, Any]) -> list[str]:
-    """What keeps slimgrad from working as it should."""
+    """Problems that make slimgrad fail or give wrong results."""
     found = []
     of = facts["versions"]
     if of["cxx11_abi"] != of["cxx11_abi_of_torch"]:
@@ -131,7 +131,7 @@ def problems(facts: dict[str, Any]) -> list[str]:
 
 
 def notes(facts: dict[str, Any]) -> list[str]:
-    """What works, but slower or with less than it could."""
+    """Conditions under which slimgrad works, but slower or with fewer features."""
     found = []
     cpu, threads, gpu = facts["kernels"], facts["threads"], facts["gpu"]
     if cpu["forced"]:

@@ -16,7 +16,7 @@ SCALAR = "scalar"
 
 @dataclass
 class Outcome:
-    """Of one instruction set: what differs from scalar, and how."""
+    """The differences of one instruction set from scalar."""
 
     kernels: str
     checks: int = 0
@@ -64,7 +64,7 @@ def _first_difference(check: Check, want: list[torch.Tensor]) -> str | None:
 
 
 def self_test(selection: Iterable[Check] | None = None) -> list[Outcome]:
-    """Runs in this thread, which no other may use kernels beside: it selects them for all."""
+    """REQUIRES: no other thread uses kernels meanwhile, as they are selected for the process."""
     selection = list(checks() if selection is None else selection)
     usable = ops._kernel_sets()[1]
     with kernels_restored():

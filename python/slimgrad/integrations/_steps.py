@@ -150,7 +150,7 @@ class ControllerSteps:
                 self.controller.set_sparsity(sparsity, product)
 
     def statistics(self, steps_done: int) -> dict[str, float]:
-        """Of every layer, by the name that loggers get; none between two logs."""
+        """The statistics of every layer by the name for loggers; empty between two logs."""
         if self.log_every is None or steps_done == 0 or steps_done % self.log_every:
             return {}
         return {

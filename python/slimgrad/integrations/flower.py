@@ -247,7 +247,7 @@ class DecodeUpdates(Strategy):
         self.strategy.summary()
 
     def _decoded(self, server_round: int, reply: Message) -> Message | None:
-        """The reply with plain arrays; an error in its place; None if nobody was asked."""
+        """The reply with plain arrays, or with an error; None if there was no request."""
         node = reply.metadata.src_node_id
         question = self._sent.get(node)
         try:
@@ -312,7 +312,7 @@ def _numpy_type(dtype: torch.dtype) -> np.dtype | None:
 
 
 def _check_plain(name: str, array: Array, base: Array) -> None:
-    """A plain array is what was sent, by the header in its bytes, which is what NumPy believes."""
+    """Checks that a plain array is the one sent, by the header in its bytes, which NumPy reads."""
     if array.stype != _PLAIN:
         raise PayloadError(f"expected {name} as {_PLAIN} or coded, got {array.stype!r}")
     data = BytesIO(array.data)

@@ -16,7 +16,7 @@ from ._steps import ControllerSteps, of_rank
 
 
 def _callback_class() -> type:
-    """Of the package that the program uses already, or of the one that is there."""
+    """The Callback of the package that is already imported, or of the one that is installed."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in sorted(names, key=lambda name: name not in sys.modules):
         try:
@@ -37,7 +37,7 @@ class SlimgradCallback(_callback_class()):  # type: ignore[misc]
         and returns what that returned; or None if the LightningModule does so itself, in __init__,
         setup or configure_model, and keeps the controller as an attribute. Both are asked for it
         when fitting begins, when all layers are there.
-    log_every: so many optimizer steps apart the statistics of every layer go to the Trainer's
+    log_every: every this many optimizer steps the statistics of every layer go to the Trainer's
         loggers, and what controller.warnings() says becomes a warning, once each. None: neither.
     schedule: sparsity by optimizer step (trainer.global_step), {0: 0.5, 1000: 0.85}, linear in
         between. That of compress() counts backward passes: with gradient accumulation these are
@@ -136,7 +136,7 @@ def _attribute_of(module: nn.Module) -> Controller:
 
 
 def _of_all_ranks(state: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """Lightning asks every rank for its state, and writes that of rank 0."""
+    """Lightning collects the state of every rank, and writes that of rank 0."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return [state]

@@ -31,7 +31,7 @@ ELSEWHERE = (
 
 
 def state_file(folder: str | os.PathLike, rank: int = 0) -> Path:
-    """Of a checkpoint: every rank has its own, for it draws and measures by itself."""
+    """The file of this rank in a checkpoint; ranks draw and measure separately."""
     return Path(folder) / (
         "slimgrad.safetensors" if rank == 0 else f"slimgrad-rank{rank}.safetensors"
     )
@@ -56,7 +56,7 @@ class SlimgradCallback(TrainerCallback):
     A checkpoint gets a file slimgrad.safetensors, one for each rank. A run that is resumed from it
     goes on as if it had not been interrupted. The state is read from the folder that
     TrainingArguments(resume_from_checkpoint=) names, or else from the checkpoint of that step in
-    output_dir: transformers does not tell callbacks what train() was given.
+    output_dir: transformers does not pass the arguments of train() to callbacks.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SlimgradCallback(TrainerCallback):
         if state.is_hyper_param_search:
             return  # Nobody resumes a trial, and its folder is the Trainer's secret.
         folder = _checkpoint_folder(args, state)
-        folder.mkdir(parents=True, exist_ok=True)  # Of another rank, which may be late.
+        folder.mkdir(parents=True, exist_ok=True)  # Another rank may create it later.
         save_file(self._steps.controller.state_dict(), state_file(folder, args.process_index))
 
     def on_push_begin(self, args, state, control, **kwargs):

@@ -17,7 +17,7 @@ from torch import nn
 from .. import functional as F
 from .._support import records_plain_model
 from ..tensors.step_tables import StepTable
-from .step_tables import WEIGHT, check_bits, check_no_table
+from .step_tables import WEIGHT, check_bits, check_no_table, check_stepwise
 
 _INVERTIBLE = (nn.GELU, nn.SiLU, nn.Mish)
 
@@ -203,6 +203,7 @@ class Stepwise(nn.Module):
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], table: StepTable):
         super().__init__()
+        check_stepwise(function, table, "Stepwise")
         self.function = function
         self.table = table
 

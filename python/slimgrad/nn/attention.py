@@ -19,7 +19,7 @@ from .projected_attention import PROJECTIONS, ProjectedAttention, once_each
 
 
 class Projections(nn.Module):
-    """What an attention holds for its projections, by their names; some may have nothing."""
+    """The gates or sparse states of an attention's projections, by name; some may be missing."""
 
     def __init__(self, parts: Mapping[str, GradientGate | SparseState]):
         super().__init__()
@@ -30,32 +30,32 @@ class Projections(nn.Module):
         return self._modules.get(which)
 
     def enter(self) -> None:
-        """Called in forward passes without gradients; else the projections do it one by one."""
+        """Called in forward passes without gradients; in others each projection calls its own."""
         for part in self._modules.values():
             part.enter()
 
 
 def projection_name(name: str, which: str) -> str:
-    """Of the attention's name."""
+    """The name of a projection of the attention called ``name``."""
     return f"{name}.{which}" if name else which
 
 
 class GatedAttention(ProjectedAttention):
     """nn.MultiheadAttention with gates behind its projections. Results are torch's, to the bit."""
 
-    holder = GATE
+    _holder = GATE
 
     def _behind(self, which: str, y: Tensor) -> Tensor:
         gates = self._modules.get(GATE)
         gate = None if gates is None else gates.of(which)
         return y if gate is None else gate(y)
 
-    def project_in(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        q, k, v = super().project_in(query, key, value)
+    def _project_in(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        q, k, v = super()._project_in(query, key, value)
         return self._behind("q", q), self._behind("k", k), self._behind("v", v)
 
-    def project_out(self, x: Tensor) -> Tensor:
-        return self._behind("out_proj", super().project_out(x))
+    def _project_out(self, x: Tensor) -> Tensor:
+        return self._behind("out_proj", super()._project_out(x))
 
 
 class MultiheadAttention(ProjectedAttention):
@@ -63,11 +63,11 @@ class MultiheadAttention(ProjectedAttention):
 
     q, k and v are three products even of one input, so that results are torch's but for rounding.
     The two products inside the attention itself are dense and exact.
-    ``attention.slimgrad_sparse.q``, ``.k``, ``.v`` and ``.out_proj`` are what ``slimgrad_sparse``
-    is of a Linear.
+    ``attention.slimgrad_sparse.q``, ``.k``, ``.v`` and ``.out_proj`` correspond to the
+    ``slimgrad_sparse`` of a Linear.
     """
 
-    holder = SPARSE
+    _holder = SPARSE
 
     def __init__(
         self,
@@ -78,9 +78,10 @@ class MultiheadAttention(ProjectedAttention):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        seed = fresh_seed(seed)
+        seed = fresh_seed(seed, "MultiheadAttention")
         states = {
-            which: new_state(gradients, derive_seed(seed, which), stream) for which in PROJECTIONS
+            which: new_state(gradients, derive_seed(seed, which), stream, "MultiheadAttention")
+            for which in PROJECTIONS
         }
         self.add_module(SPARSE, Projections(states))
 
@@ -92,13 +93,13 @@ class MultiheadAttention(ProjectedAttention):
         state.enter()
         return ops.sparse_linear(x, weight, bias, *state.arguments())
 
-    def project_in(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    def _project_in(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         # With batch_first: one copy for all, instead of one for each product, forward and backward.
         inputs = once_each(torch.Tensor.contiguous, query, key, value)
-        each = zip(PROJECTIONS, inputs, self.in_weights(), self.in_biases(), strict=False)
+        each = zip(PROJECTIONS, inputs, self._in_weights(), self._in_biases(), strict=False)
         return tuple(self._project(*one) for one in each)
 
-    def project_out(self, x: Tensor) -> Tensor:
+    def _project_out(self, x: Tensor) -> Tensor:
         return self._project("out_proj", x, self.out_proj.weight, self.out_proj.bias)
 
 

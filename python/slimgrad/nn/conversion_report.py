@@ -1,4 +1,4 @@
-"""What convert_activations() says of its work."""
+"""What convert_activations() converted, and what it left and why."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from .masks import Dropout, MaxPool2d
 class ConversionReport:
     """``converted``: (name, what it was, what it is). ``left``: (name, what it is, why).
 
-    ``saved``: by name, what a converted one keeps for backward, in words. ``looked``: whether
-    activations were looked for at all; ``with_inputs``: whether a forward pass
-    looked for those that are called as functions.
+    ``saved``: by name, what a converted module keeps for backward.
     """
 
     converted: list[tuple[str, str, str]] = field(default_factory=list)
     left: list[tuple[str, str, str]] = field(default_factory=list)
     saved: dict[str, str] = field(default_factory=dict)
-    looked: bool = False
-    with_inputs: bool = False
+    # Whether activations were searched for, and whether a forward pass searched for function calls.
+    _searched: bool = field(default=False, init=False, repr=False)
+    _with_inputs: bool = field(default=False, init=False, repr=False)
 
     @property
     def nothing(self) -> str:
-        """That nothing was converted, and why; empty if something was, or was not to be."""
-        if self.converted or not self.looked:
+        """Why nothing was converted; empty if something was, or if nothing was asked for."""
+        if self.converted or not self._searched:
             return ""
         if self.left:
             return f"nothing was converted; found and left: {len(self.left)}"
         where = "no module of the model has a few-bit form"
-        if self.with_inputs:
+        if self._with_inputs:
             return f"nothing was converted: {where}, and forward calls no activation as a function"
         return f"nothing was converted: {where}; inputs= finds activations called as functions"
 
@@ -43,21 +42,21 @@ class ConversionReport:
             f"converted {name or '(model)'}: {was} -> {now}" for name, was, now in self.converted
         ]
         lines += [f"left {name or '(model)'}: {what}: {why}" for name, what, why in self.left]
-        return "\n".join(lines) or "no activations were looked for"
+        return "\n".join(lines) or "no conversion of activations was asked for"
 
-    def add(self, name: str, old: nn.Module, new: nn.Module) -> None:
+    def _add(self, name: str, old: nn.Module, new: nn.Module) -> None:
         was = type(old).__name__
         is_wrapped = isinstance(new, fewbit.Stepwise)
         now = f"Stepwise({was}, {new.extra_repr()})" if is_wrapped else repr(new)
         self.converted.append((name, was, now))
         self.saved[name] = saved_by(new)
 
-    def leave(self, name: str, module: nn.Module, why: str) -> None:
+    def _leave(self, name: str, module: nn.Module, why: str) -> None:
         self.left.append((name, type(module).__name__, why))
 
 
 def _exact_bits(module: nn.Module) -> int:
-    """Of those with a piecewise constant derivative: two for three pieces that are not even."""
+    """For a piecewise constant derivative: 2 if it has three pieces and is not even, else 1."""
     is_even = not isinstance(module, nn.Hardtanh) or module.min_val == -module.max_val
     return 1 if is_even else 2  # nn.ReLU6 is a Hardtanh.
 
@@ -67,7 +66,7 @@ def saved_by(module: nn.Module) -> str:
     if isinstance(module, Dropout):
         return "1 bit instead of the mask"
     if isinstance(module, MaxPool2d):
-        return "4 bits an output instead of the input and 64"
+        return "4 bits per output instead of the input and 64 bits per output"
     if isinstance(module, fewbit.Stepwise):
         return _bits((len(module.table.levels) - 1).bit_length())
     if isinstance(module, fewbit.RReLU):

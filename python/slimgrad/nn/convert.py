@@ -33,7 +33,7 @@ def _subclass(cls: type, *names: str, exact: bool = False, table: bool = False) 
         extra = {k: options[k] for k in ("interval", "weight")} if has_table else {}
         arguments = {name: getattr(module, name) for name in names}
         if bits == "exact" and "inplace" in arguments:
-            arguments["inplace"] = False  # The output is kept, beside an input that nobody needs.
+            arguments["inplace"] = False  # The output is kept; the input is not needed.
         return cls(**arguments, bits=bits, **extra)
 
     return make
@@ -124,7 +124,14 @@ def _convert_transformers(module: nn.Module, options: dict) -> nn.Module | str:
         return cls(**arguments, bits=options["bits"], **extra)
     if name in _TRANSFORMERS_OWN:
         bits = 4 if options["bits"] == "exact" else options["bits"]
-        table = table_for(_TRANSFORMERS_OWN[name], {}, bits, options["interval"], options["weight"])
+        table = table_for(
+            _TRANSFORMERS_OWN[name],
+            {},
+            bits,
+            options["interval"],
+            options["weight"],
+            op="convert_activations",
+        )
         return fewbit.Stepwise(module, table)
     return "no step table for this class"
 
@@ -155,7 +162,7 @@ def convert_activations(
     ``bits`` is 1 to 4, or "exact": then GELU, SiLU and Mish keep their output and one bit, and the
     others 4 bits. ``include(name, module)`` chooses. ``masks=False`` leaves Dropout and MaxPool2d.
     With ``inputs`` one forward pass looks for activations that are called as functions, and the
-    report names them; without, it says nothing of them.
+    report names them; without, it does not contain them.
 
     Sigmoid and Tanh are left as they are, because they keep their output alone, which the next
     layer keeps anyway, and because a loss may divide by their slope, which no table follows in its
@@ -164,20 +171,34 @@ def convert_activations(
     A module that is shared (the same object in two places) stays shared. The model itself cannot be
     replaced in place: if it is an activation, it is reported as left.
     """
+    op = "convert_activations"
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"[{op}] expected model to be a module, got {type(model).__name__}")
+    if not callable(include):
+        raise TypeError(
+            f"[{op}] expected include to be a function of name and module, got "
+            f"{type(include).__name__}"
+        )
+    if isinstance(named, str) or not isinstance(named, Collection):
+        raise TypeError(
+            f"[{op}] expected named to be a list of module names, got {type(named).__name__}"
+        )
     if bits != "exact":
-        check_bits("convert_activations", bits)
+        check_bits(op, bits)
+    table_for("gelu", {}, 1, interval, weight, op=op)  # refuses a wrong interval or weight
     options = {"bits": bits, "interval": interval, "weight": weight}
-    report = ConversionReport(looked=True, with_inputs=inputs is not None)
+    report = ConversionReport()
+    report._searched, report._with_inputs = True, inputs is not None
     done: dict[int, nn.Module] = {}
     if type(model) in _CONVERTERS or _is_transformers(model):
-        report.leave("", model, "the model itself is the activation")
+        report._leave("", model, "the model itself is the activation")
         return report
 
     def refusal(name: str, module: nn.Module) -> str | None:
         if not include(name, module):
             return "not included"
         if type(module) in (nn.Sigmoid, nn.Tanh) and name not in named:
-            return "it keeps its output alone; name it to have it converted"
+            return "it keeps only its output; include it by name to convert it"
         return None
 
     for parent_name, parent in list(model.named_modules()):
@@ -218,30 +239,30 @@ def _convert_one(
     if not masks and kind in (nn.Dropout, nn.MaxPool2d):
         why_not = "not included"
     if why_not is not None:
-        report.leave(name, module, why_not)
+        report._leave(name, module, why_not)
         return None
     if kind is nn.PReLU and module.weight.requires_grad:
         why = "the gradient of its weight needs the input"
-        report.leave(name, module, why)
+        report._leave(name, module, why)
         return None
     if kind is nn.Dropout and module.inplace:
-        report.leave(name, module, "in place")
+        report._leave(name, module, "in place")
         return None
     if kind is nn.MaxPool2d:
         size = module.kernel_size
         places = size * size if isinstance(size, int) else size[0] * size[1]
         if places > 16 or module.return_indices:
             why = "more than 16 places in a window, or its indices are wanted"
-            report.leave(name, module, why)
+            report._leave(name, module, why)
             return None
     if kind in _CONVERTERS:
         new: nn.Module | str = _CONVERTERS[kind](module, options)
     else:
         new = _convert_transformers(module, options)
     if isinstance(new, str):
-        report.leave(name, module, new)
+        report._leave(name, module, new)
         return None
     new.train(module.training)
     _carry_hooks(module, new)
-    report.add(name, module, new)
+    report._add(name, module, new)
     return new

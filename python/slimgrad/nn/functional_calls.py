@@ -59,7 +59,7 @@ def find_functional_calls(
     for name, module in model.named_modules():
         known = is_known(module)
 
-        # Inside a known activation nothing is counted: the empty name says so.
+        # The empty name: calls inside a known activation are not counted.
         def enter(*_, name=name, known=known):
             inside.append("" if known else name or "(model)")
 

@@ -13,7 +13,7 @@ GATE = "slimgrad_gate"  # the submodule that a gated layer gets
 
 class Gated(Made):
     def forward(self, *args, **kwargs):
-        # The class may be gone, and somebody still hold the bound method, as accelerate's hooks do.
+        # A bound method that was kept, as by accelerate's hooks, may be called after ungate_layer.
         if not isinstance(self, Gated):
             return type(self).forward(self, *args, **kwargs)
         output = super().forward(*args, **kwargs)

@@ -29,8 +29,8 @@ WAYS = ("auto", "dense", "sparse")
 class SparseState(StateHolder):
     """The plans and statistics of both products, and how each is done.
 
-    choice: the way that was set and the break-even sparsity of each product. The library alone
-    knows its layout. It is part of the state: a resumed run does as the interrupted one did.
+    choice: the way that was set and the break-even sparsity of each product. Only the library
+    reads its layout. It is part of the state: a resumed run chooses as the interrupted one did.
     """
 
     weight: GradientGate
@@ -42,7 +42,7 @@ class SparseState(StateHolder):
         ``stream`` and ``options`` are those of both gates."""
         super().__init__()
         for product in PRODUCTS:
-            own = options | ({} if prune is None else prune.options(product))
+            own = options | ({} if prune is None else prune._options(product))
             if prune is not None and prune.products[product] == 0:
                 own = {name: own[name] for name in own if not name.startswith("schedule")}
             if "seed" in own:
@@ -70,8 +70,8 @@ class SparseState(StateHolder):
 
     def choices(self) -> dict[str, dict]:
         """By product: what the last backward pass did (``way``), the sparsity from which on the
-        product is sparse (``break_even``: 1 if none pays, None before it is known), who found that
-        or set the way (``chosen_by``: "model", "tune" or "user", None before), and what is set
+        product is sparse (``break_even``: 1 if none pays, None before it is known), how it was
+        chosen (``chosen_by``: "model", "tune" or "user", None before), and what is set
         (``setting``); with the best seconds of both ways if they were timed."""
         return {product: self._choice(product) for product in PRODUCTS}
 
@@ -95,24 +95,26 @@ class SparseState(StateHolder):
         ops.set_sparse_ways_(self.choice, *ways)
 
 
-def new_state(gradients: Prune | None, seed: int | None, stream: int | None) -> SparseState:
+def new_state(
+    gradients: Prune | None, seed: int | None, stream: int | None, op: str
+) -> SparseState:
     if gradients is not None and not (isinstance(gradients, Prune) and gradients.is_sparse):
         raise ValueError(
-            "[slimgrad.nn] expected gradients to be a slimgrad.Prune with sparse_backward=True, or "
-            f"None, got {gradients!r}"
+            f"[{op}] expected gradients to be a slimgrad.Prune with sparse_backward=True, or None, "
+            f"got {gradients!r}"
         )
     if gradients is not None and gradients.allocation != "uniform":
         raise ValueError(
-            "[slimgrad.nn] expected allocation='uniform' for a single layer, got "
+            f"[{op}] expected allocation='uniform' for a single layer, got "
             f"{gradients.allocation!r}: compress() spreads a sparsity over layers"
         )
-    stream = check_stream(stream, "slimgrad.nn")
-    return SparseState(gradients, stream=stream, seed=fresh_seed(seed))
+    stream = check_stream(stream, op)
+    return SparseState(gradients, stream=stream, seed=fresh_seed(seed, op))
 
 
 def is_plain_pass(state: SparseState | None) -> bool:
-    """Whether this forward pass is that of the plain layer. The state may be gone, and somebody
-    still hold the bound method, as accelerate's hooks do."""
+    """Whether this forward pass is that of the plain layer. There is no state if a bound method
+    that was kept, as by accelerate's hooks, is called after the layer was converted back."""
     if state is None or records_plain_model():
         return True
     state.enter()
@@ -133,8 +135,8 @@ class Linear(nn.Linear):
     A product is sparse where the gradient is at least as sparse as the product's break-even
     sparsity, which a model of the costs gives for the shapes of the first backward pass; a product
     that is dense is exact. The model's constants come with the library: on another machine it may
-    take the slower way. ``layer.slimgrad_sparse.choices()`` says what it chose and ``set_way()``
-    overrules it; compress() has a controller that can also time the ways. The layer's own
+    take the slower way. ``layer.slimgrad_sparse.choices()`` returns what it chose and ``set_way()``
+    overrides it; the controller of compress() can also time both ways. The layer's own
     state_dict() is that of torch's layer; slimgrad.state_dict() is the rest.
     """
 
@@ -147,7 +149,7 @@ class Linear(nn.Linear):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        self.add_module(SPARSE, new_state(gradients, seed, stream))
+        self.add_module(SPARSE, new_state(gradients, seed, stream, "Linear"))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         state = self._modules.get(SPARSE)
@@ -168,7 +170,7 @@ class Conv2d(nn.Conv2d):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        self.add_module(SPARSE, new_state(gradients, seed, stream))
+        self.add_module(SPARSE, new_state(gradients, seed, stream, "Conv2d"))
 
     def _conv_forward(self, x, weight, bias):
         state = self._modules.get(SPARSE)

@@ -9,7 +9,7 @@ from .._support import records_plain_model
 
 
 class Dropout(nn.Dropout):
-    """torch's dropout, same mask for the same seed; keeps one bit an element instead of a float."""
+    """torch's dropout, same mask for the same seed; keeps 1 bit per element instead of a float."""
 
     def forward(self, input):
         if self.inplace or records_plain_model():
@@ -18,8 +18,8 @@ class Dropout(nn.Dropout):
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """torch's max pooling; keeps 4 bits an output (which place of the window) instead of the input
-    and a 64-bit index an output. For windows of up to 16 places; others are torch's own."""
+    """torch's max pooling; keeps 4 bits per output (the position in the window) instead of the
+    input and a 64-bit index per output. For windows of up to 16 places; others are torch's own."""
 
     def forward(self, input):
         if records_plain_model():

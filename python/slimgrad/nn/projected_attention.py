@@ -16,36 +16,36 @@ PROJECTIONS = ("q", "k", "v", "out_proj")
 
 
 class ProjectedAttention(nn.MultiheadAttention):
-    """nn.MultiheadAttention that computes what torch does, to the last bit, where a gradient is
-    wanted; subclasses override project_in() and project_out(). Elsewhere it is torch's own forward,
-    with its fast path.
+    """nn.MultiheadAttention with a forward in Python where a gradient is needed; its results equal
+    torch's to the last bit. Subclasses override _project_in() and _project_out(). Where no gradient
+    is needed it calls torch's forward, with its fast path.
 
-    Everything is (length, batch, embedding) inside, as in torch.
+    Tensors inside are (length, batch, embedding), as in torch.
     """
 
-    holder: str  # the submodule with what the steps need; entered in passes without them
+    _holder: str  # the submodule with the state of the projections
 
-    def project_in(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    def _project_in(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """q, k and v."""
         if not self._qkv_same_embed_dim:
             return self._project_apart(query, key, value)
         return self._project_packed(query, key, value)
 
-    def project_out(self, x: Tensor) -> Tensor:
+    def _project_out(self, x: Tensor) -> Tensor:
         """The result, of a matrix."""
         return F.linear(x, self.out_proj.weight, self.out_proj.bias)
 
-    def in_weights(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _in_weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """Those of q, k and v; parts of the packed one where there is one."""
         if self._qkv_same_embed_dim:
             return self.in_proj_weight.chunk(3)
         return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
 
-    def in_biases(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def _in_biases(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         return (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
 
     def _project_apart(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        each = zip(inputs, self.in_weights(), self.in_biases(), strict=True)
+        each = zip(inputs, self._in_weights(), self._in_biases(), strict=True)
         return tuple(F.linear(x, weight, bias) for x, weight, bias in each)
 
     def _project_packed(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
@@ -66,18 +66,18 @@ class ProjectedAttention(nn.MultiheadAttention):
             return True
         if self._has_gradients(*inputs):
             return False
-        if self.holder in self._modules:
-            self._modules[self.holder].enter()
+        if self._holder in self._modules:
+            self._modules[self._holder].enter()
         return True
 
     def _has_gradients(self, *inputs: Tensor) -> bool:
         if not torch.is_grad_enabled():
             return False
         refuse_transforms()
-        # Through nested tensors none flows: torch takes its fast path, or refuses them.
+        # torch takes its fast path for nested tensors, without gradients, or refuses them.
         if any(x.is_nested for x in inputs):
             return False
-        # Not by their names: a parametrization would compute them, and may draw.
+        # Not by attribute: a parametrization would compute them, and may draw random numbers.
         return any(x.requires_grad for x in (*inputs, *self.parameters()))
 
     def _in_parameters(self) -> tuple[Tensor | None, ...]:
@@ -97,7 +97,7 @@ class ProjectedAttention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """As torch's."""
-        # The class may be gone, and somebody still hold this bound method.
+        # A bound method that was kept may be called after the class was changed back.
         if not isinstance(self, ProjectedAttention) or self._is_plain_pass(query, key, value):
             return nn.MultiheadAttention.forward(
                 self,
@@ -113,7 +113,7 @@ class ProjectedAttention(nn.MultiheadAttention):
         masks = _Masks.of(query, key_padding_mask, attn_mask, is_causal, need_weights)
         batched = F._mha_shape_check(query, key, value, key_padding_mask, attn_mask, self.num_heads)
         if not batched:
-            # Three tensors even of one: here torch packs nothing.
+            # Three tensors even if they are one: torch packs no projection here.
             query, key, value = (x.unsqueeze(1) for x in (query, key, value))
             masks = masks.batched()
         elif self.batch_first:
@@ -121,7 +121,7 @@ class ProjectedAttention(nn.MultiheadAttention):
         length, batch, _ = query.shape
         _check_inputs(key, value, batch, packed=self._qkv_same_embed_dim)
         masks.check(batch, self.num_heads, length, key.shape[0])
-        q, k, v, masks = self._heads(*self.project_in(query, key, value), masks)
+        q, k, v, masks = self._heads(*self._project_in(query, key, value), masks)
         mask = masks.merged(batch, self.num_heads)
         dropout = self.dropout if self.training else 0.0
         if need_weights:
@@ -132,7 +132,7 @@ class ProjectedAttention(nn.MultiheadAttention):
         else:
             y = _attend(q, k, v, mask, dropout, masks.is_causal, batch)
             weights = None
-        y = self.project_out(y.reshape(length * batch, self.embed_dim)).view(length, batch, -1)
+        y = self._project_out(y.reshape(length * batch, self.embed_dim)).view(length, batch, -1)
         if not batched:
             return y.squeeze(1), None if weights is None else weights.squeeze(0)
         return y.transpose(1, 0) if self.batch_first else y, weights
@@ -202,7 +202,7 @@ class _Masks(NamedTuple):
         )
         if is_causal and padding is None and not need_weights:
             return cls(None, None, True)
-        # With a mask at hand the hint is of no use.
+        # The mask itself is used; is_causal would be redundant.
         return cls(padding, attention, False)
 
     def batched(self) -> _Masks:

@@ -11,6 +11,7 @@ from functools import cache
 import torch
 
 from .._library import ops
+from .._support import in_the_name_of, number, pair_of_numbers, text
 from ..tensors.step_tables import StepTable
 
 INTERVAL = (-10.0, 10.0)
@@ -24,9 +25,21 @@ def check_bits(op: str, bits: object) -> int:
 
 
 def check_no_table(op: str, interval: object, weight: str) -> None:
-    """With bits="exact" there is no table that they would be of."""
     if interval is not None or weight != WEIGHT:
-        raise ValueError(f'[{op}] expected no interval and no weight with bits="exact", got some')
+        raise ValueError(
+            f'[{op}] expected neither interval nor weight with bits="exact", which has no step '
+            f"table, got interval={interval!r} and weight={weight!r}"
+        )
+
+
+def check_stepwise(f: object, table: object, op: str) -> None:
+    if not callable(f):
+        raise TypeError(f"[{op}] expected a function of a tensor, got {type(f).__name__}")
+    if not isinstance(table, StepTable):
+        raise TypeError(
+            f"[{op}] expected table to be a StepTable from slimgrad.steps(), got "
+            f"{type(table).__name__}"
+        )
 
 
 def constant(value):
@@ -52,8 +65,9 @@ def _kept_table(
 
 
 @torch.compiler.assume_constant_result  # for torch.compile: a constant of the graph
-def _table(name, params, bits, interval, weight) -> StepTable:
-    return _kept_table(name, params, bits, interval, weight)
+def _table(name, params, bits, interval, weight, op) -> StepTable:
+    with in_the_name_of(op):
+        return _kept_table(name, params, bits, interval, text(weight, op, "weight"))
 
 
 def table_for(
@@ -62,13 +76,15 @@ def table_for(
     bits: int,
     interval: tuple[float, float] | None = None,
     weight: str = WEIGHT,
+    *,
+    op: str = "steps",
 ) -> StepTable:
     """The table of an activation, from the cache if it has been asked for before.
 
     Where the derivative is piecewise constant the table is exact and has the 1 or 2 bits that
-    takes, whatever ``bits`` says.
+    takes, whatever ``bits`` says. ``op``: the function or module that errors name.
     """
-    constants = tuple((key, float(constant(value))) for key, value in params.items())
-    low, high = INTERVAL if interval is None else interval
-    interval = (float(constant(low)), float(constant(high)))
-    return _table(name, constants, constant(bits), interval, weight)
+    constants = tuple((key, number(constant(value), op, key)) for key, value in params.items())
+    low, high = pair_of_numbers(INTERVAL if interval is None else interval, op, "interval")
+    interval = (constant(low), constant(high))
+    return _table(name, constants, constant(bits), interval, weight, op)

@@ -1,4 +1,4 @@
-"""python -m slimgrad report: a page about runs, or about gradients at hand, that works offline."""
+"""python -m slimgrad report: a page about runs or gradients that works offline."""
 
 from .command import add_arguments, run, write_report
 from .reading import ReportError

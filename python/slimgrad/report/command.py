@@ -1,4 +1,4 @@
-"""The command: its arguments, and what it says when it cannot."""
+"""The command: its arguments, its messages and its exit status."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_report(
     """Writes a page about runs (.jsonl, of slimgrad-train or controller.log) and tensors (.npy).
 
     The page is one file that needs no network; it appears under its name when it is complete.
-    Returns what a reader should know of the files; one that cannot be read raises ReportError.
+    Returns notes about the files; one that cannot be read raises ReportError.
     """
     plotly_js = _plotly_js()
     runs, notes = read([Path(path) for path in inputs])

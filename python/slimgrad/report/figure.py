@@ -13,13 +13,13 @@ from typing import Any
 from .runs import Run
 
 Trace = dict[str, Any]
-# Beyond them a line only gets slower to draw: no screen has so many columns for it.
+# More points would be slower to draw, and a screen has no more columns for them.
 MOST_POINTS = 500
 # Heat maps have a number in every cell.
 MOST_COLUMNS = 120
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up")
-SCALE = "Cividis"  # reads the same to the colour-blind
+SCALE = "Cividis"  # readable with colour blindness
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Panel:
 
 @dataclass
 class Variant:
-    """What one entry of a figure's menu shows. The title says what one sees there."""
+    """What one entry of a figure's menu shows. The title states the result."""
 
     label: str
     title: str
@@ -65,19 +65,19 @@ def log_axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def rounded(values: Iterable[float | None], digits: int = 5) -> list[float | None]:
-    """So many digits that count: a page has no use for more. What is no number is a gap."""
+    """To ``digits`` significant digits, to keep the page small. NaN and Inf become gaps."""
     return [None if v is None or not math.isfinite(v) else float(f"{v:.{digits}g}") for v in values]
 
 
 def thinned(items: Sequence, most: int = MOST_POINTS) -> list:
-    """At most so many, evenly, the first and the last among them."""
+    """At most ``most`` items, evenly spaced, with the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
 def run_line(run: Run) -> dict[str, Any]:
-    """One colour a run all over the page; beyond eight also the dash differs."""
+    """One colour per run on the whole page; beyond eight runs the dashes differ as well."""
     return {"color": run.colour, "width": 2, "dash": DASHES[run.index // 8 % len(DASHES)]}
 
 
@@ -88,7 +88,7 @@ def run_marker(run: Run, size: int = 9, **more: Any) -> dict[str, Any]:
 
 
 def markers(x, y, name: str, marker: dict, text: Sequence[str], **more: Any) -> Trace:
-    """Points whose text shows when one points at them."""
+    """Points with a text that is shown on hover."""
     return {
         "type": "scatter",
         "mode": "markers",

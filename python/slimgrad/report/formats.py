@@ -36,7 +36,7 @@ _RAMP = tuple(f"@ramp{i}" for i in range(7))
 
 @dataclass
 class Point:
-    """A layer: its spread, the format that it got, and the error that this makes."""
+    """A layer: its spread, its format, and the relative error of that format."""
 
     layer: str
     log2_std: float
@@ -45,7 +45,7 @@ class Point:
 
 
 def _measured(run: Run, bits: int) -> list[Point]:
-    """What the last line of each layer says, if the run rounded to so many bits."""
+    """From the last line of each layer, if the run quantized to ``bits`` bits."""
     last = {line["layer"]: line for line in run.layers}
     points = []
     for layer, line in last.items():
@@ -53,7 +53,7 @@ def _measured(run: Run, bits: int) -> list[Point]:
         spread = number(line, "log_std")
         if not (isinstance(text, str) and re.fullmatch(r"1-[1-7]-[0-6]", text)):
             continue
-        # Pruning makes errors of its own, which no format can be blamed for.
+        # The error of a pruned gradient is not that of its format.
         pruned = (number(line, "threshold") or 0) > 0
         format = FloatFormat(text)
         if format.bits == bits and error is not None and spread and not pruned:
@@ -62,8 +62,8 @@ def _measured(run: Run, bits: int) -> list[Point]:
 
 
 def _expected(run: Run, bits: int) -> list[Point]:
-    """What the best split would do to the gradients that were looked at, rounded to nearest, as the
-    curves have it."""
+    """The best split for each measured gradient and its error, with rounding to nearest, as for the
+    curves."""
     points = []
     for probe in run.last_probes("neural_gradient") or run.last_probes("tensor"):
         stats = probe.stats
@@ -115,7 +115,7 @@ def _variant(runs: list[Run], bits: int) -> Variant | None:
     title = (
         f"With {bits} bits all {count} measured gradients get {best}"
         if count == len(chosen)
-        else f"With {bits} bits {best} serves {count} of {len(chosen)} measured gradients best"
+        else f"With {bits} bits {best} is best for {count} of {len(chosen)} measured gradients"
     )
     x = axis("spread: deviation of log2|x| (octaves)")
     whole = axis("exponent bits", dtick=1, range=[0, bits])
@@ -140,11 +140,11 @@ def figures(runs: list[Run]) -> list[Figure]:
     figure = Figure(
         "formats",
         "Format errors",
-        "First the mean of |x' - x| / |x| that each split (sign-exponent-mantissa) makes on a "
-        "lognormal gradient of a spread, rounded to nearest and with the grid around it, as in "
-        "Figure 3 of the lognormal paper; second the best number of exponent bits. Filled points "
-        "were measured in training, as the run rounds (stochastic rounding lies above the curves); "
-        "open ones follow from a histogram, with the top of the grid at its maximum.",
+        "First the mean of |x' - x| / |x| of each split (sign-exponent-mantissa) for a lognormal "
+        "gradient, by its spread, with rounding to nearest, as in Figure 3 of the lognormal paper; "
+        "second the best number of exponent bits. Filled points were measured in training, with "
+        "the rounding of the run (stochastic rounding lies above the curves); open points are "
+        "computed from a histogram, with the largest value of the grid at its maximum.",
         "layers lines with a format, or histogram lines",
         menu="width",
     )

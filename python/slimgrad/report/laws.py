@@ -25,14 +25,14 @@ from .naming import short_layers
 from .runs import Probe, Run
 from .words import LAW_NAMES, most_frequent
 
-# Laws are drawn in ink and told apart by dashes, for colours are the runs'.
+# Laws are drawn in black with different dashes, because colours stand for runs.
 _DASHES = {"normal": "dot", "lognormal": "solid", "gennorm": "dash"}
 _SYMBOLS = {"normal": "x", "lognormal": "circle", "gennorm": "diamond"}
 _MAGNITUDE_LAWS = ("lognormal", "loglaplace")
-# Gradients in the menu of a page. More would take megabytes, and nobody reads so long a menu.
+# Gradients in the menu of a page. More would take megabytes and make the menu too long.
 MOST_PROBES = 150
 _POINTS = 80
-# Quantiles beyond this are single values, which would take most of the picture.
+# Quantiles beyond this are single values, which would take up most of the plot.
 _RARE = 1e-4
 _LEAST = 2.0**-149  # of float32
 _KINDS = {"neural_gradient": "neural gradient", "weight_gradient": "weight gradient"}
@@ -52,8 +52,8 @@ def quantile_of_magnitude(law: Distribution, p: torch.Tensor) -> torch.Tensor:
 
 
 def _bins(stats: TensorStats) -> tuple[torch.Tensor, torch.Tensor]:
-    """Edges and counts of the part of the histogram that has something in it, four bins an octave:
-    the eight of a histogram are more than a figure can show."""
+    """Edges and counts of the non-empty part of the histogram, with four bins per octave instead of
+    eight, which are more than a figure can show."""
     counts = stats.histogram.view(-1, 2).sum(1)
     edges = stats.histogram_edges()[::2].clone()
     edges[0] = _LEAST  # zero, which has no logarithm
@@ -63,7 +63,7 @@ def _bins(stats: TensorStats) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _density(stats: TensorStats, laws: dict[str, Distribution], colour: str, name: str) -> Panel:
-    """Shares of the values by octave. Of a law: what it expects in the same bins."""
+    """The share of values per octave, and the share that each law expects in the same bins."""
     edges, counts = _bins(stats)
     octaves = torch.diff(edges.log2())
     middle = (edges[:-1] * edges[1:]).sqrt().tolist()
@@ -111,7 +111,7 @@ def _quantiles(stats: TensorStats, laws: dict[str, Distribution]) -> Panel:
     traces.append(curve(ends, ends, "equal", same, hoverinfo="skip"))
     low, high = (torch.tensor(ends).log10().tolist()) if len(at) else (0, 1)
     room = 0.08 * (high - low) + 0.1
-    # A law that is far off would take all the room: its points leave the picture.
+    # The points of a law that fits badly may lie outside of the plot.
     x = log_axis("quantile of the fitted law", range=rounded([low - 4 * room, high + 2 * room]))
     y = log_axis("measured quantile of |x|", range=rounded([low - room, high + room]))
     return Panel(traces, x, y)
@@ -125,8 +125,8 @@ def _title(probe: Probe) -> str:
     near, far = min(ks, key=ks.get), max(ks, key=ks.get)
     where = f"{probe.layer}, {what}" if probe.tensor in _KINDS else probe.layer
     return (
-        f"{where}: the {LAW_NAMES[near]} comes nearest (Kolmogorov-Smirnov distance "
-        f"{ks[near]:.3f}), the {LAW_NAMES[far]} is farthest ({ks[far]:.3f})"
+        f"{where}: the {LAW_NAMES[near]} law fits best (Kolmogorov-Smirnov distance "
+        f"{ks[near]:.3f}), the {LAW_NAMES[far]} law worst ({ks[far]:.3f})"
     )
 
 
@@ -140,7 +140,7 @@ def _label(run: Run, probe: Probe, several: bool) -> str:
 
 
 def chosen_probes(runs: list[Run]) -> list[tuple[Run, Probe]]:
-    """Neural gradients first. Of too many, the last steps."""
+    """Neural gradients first. If there are too many, those of the last steps."""
     found = [(run, probe) for run in runs for probe in run.probes()]
     found.sort(key=lambda item: item[1].tensor == "weight_gradient")
     while len(found) > MOST_PROBES:
@@ -163,7 +163,7 @@ def histograms(runs: list[Run]) -> Figure:
         "Histograms and Q-Q plots",
         "First the histogram of |x|, on a logarithmic axis, with the fitted laws, as in Figure 2 "
         "of the lognormal paper; second their quantiles against the measured ones: points on the "
-        "line agree. Zeros are left out, and what only one value in 10,000 is below.",
+        "line agree. Zeros are left out, and the smallest 0.01 % of the values.",
         "histograms: slimgrad-train --probe-at, controller.log(histograms=True), or .npy files",
         menu="gradient",
     )
@@ -184,8 +184,8 @@ def distances(runs: list[Run]) -> Figure:
     figure = Figure(
         "distances",
         "Which law fits",
-        "Kolmogorov-Smirnov distance (no unit, 0 to 1) of each layer's magnitudes and the fitted "
-        "law: smaller fits better.",
+        "Kolmogorov-Smirnov distance (no unit, 0 to 1) between each layer's magnitudes and the "
+        "fitted law: smaller is better.",
         "histogram lines",
         menu="gradients",
     )
@@ -226,7 +226,7 @@ def _distances_of(label: str, group: list[Probe]) -> Variant:
     title = "No law could be fitted"
     if nearest:
         best, count = most_frequent(nearest)
-        title = f"The {LAW_NAMES[best]} comes nearest in {count} of {len(group)} gradients"
+        title = f"The {LAW_NAMES[best]} law fits best for {count} of {len(group)} gradients"
     names = short_layers([probe.layer for probe in group])
     y = {"autorange": "reversed", "tickvals": list(range(len(group))), "ticktext": names}
     x = axis("Kolmogorov-Smirnov distance", rangemode="tozero")

@@ -22,7 +22,7 @@ def heat_map(
     limits: tuple[float, float],
     digits: int = 2,
 ) -> Panel:
-    """``cells`` by row and column; what is not there stays empty."""
+    """``cells`` by row and column; missing cells stay empty."""
     # Numbers where a phone has room for them.
     shown = {"texttemplate": f"%{{z:.{digits}f}}"} if len(columns) <= 10 - digits else {}
     names = short_layers(rows)
@@ -62,13 +62,13 @@ def _cells(run: Run, value: Callable[[Line], float | None]) -> Cells:
 
 
 def _spread(line: Line) -> float | None:
-    """In the paper's units. Zero is what a gate says that saw nothing."""
+    """In the paper's units. A gate that has seen no gradient reports zero."""
     found = number(line, "log_std")
     return found / LN2 if found else None
 
 
 def _spread_cells(run: Run) -> Cells:
-    """Of gates; without any, of the gradients that were looked at."""
+    """From the gates; without any, from the measured gradients."""
     return _cells(run, _spread) or {
         (p.layer, p.step): p.log2_std for p in run.probes() if p.tensor != "weight_gradient"
     }
@@ -77,8 +77,8 @@ def _spread_cells(run: Run) -> Cells:
 def _over_time(
     figure: Figure, runs: list[Run], cells_of: Callable[[Run], Cells], what: str, title: str
 ) -> Figure:
-    """A variant for each run, all with the same colours. ``title`` has places for the run's name
-    and for the span of what is seen."""
+    """A variant for each run, all with the same colour scale. ``title`` is a format string with
+    ``run``, ``span``, ``lowest`` and ``highest``."""
     found = [(run, cells) for run in runs if (cells := cells_of(run))]
     everything = [value for _, cells in found for value in cells.values()]
     for run, cells in found:
@@ -107,16 +107,16 @@ def figures(runs: list[Run]) -> list[Figure]:
     sparsity = Figure(
         "sparsity",
         "Sparsity of the layers",
-        "Share of zeros in what was left of a layer's gradient (no unit, 0 to 1). With rounding "
-        "alone these are the values that underflowed.",
+        "Share of zeros in a layer's gradient after compression (no unit, 0 to 1). Without pruning "
+        "these are the values that underflowed.",
         "layers lines of gradients that were compressed",
         menu="run",
     )
     cosine = Figure(
         "cosine",
         "Cosine of the layers",
-        "Cosine similarity of a layer's gradient and what became of it (no unit): 1 is the same "
-        "direction. Dark layers lost most of theirs.",
+        "Cosine similarity between a layer's gradient before and after compression (no unit): 1 is "
+        "the same direction. The direction of dark layers changed most.",
         "layers lines of gradients that were compressed",
         menu="run",
     )

@@ -23,7 +23,7 @@ _SECTIONS: dict[str, Callable[[list[Run]], list[Figure]]] = {
     "Sparsity": sparsity.figures,
     "Sizes": sizes.figures,
 }
-# Nothing may be fetched: the page says so to the browser.
+# Forbids the browser to fetch anything.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
@@ -70,7 +70,7 @@ def _missing(sections: dict[str, list[Figure]]) -> str:
 
 
 def _data(sections: dict[str, list[Figure]]) -> str:
-    """What plotly.js draws, as JSON that may stand in a script element."""
+    """What plotly.js draws, as JSON that is safe inside a script element."""
     figures = {
         figure.id: [
             {"title": v.title, "panels": [panel.as_plotly() for panel in v.panels]}
@@ -103,8 +103,8 @@ def page(runs: list[Run], notes: list[str], title: str, plotly_js: str) -> str:
             body += [f"<h2>{escape(section)}</h2>", *drawn]
     body += [_missing(sections), "</main>"]
     body.append(
-        "<footer>Written by python -m slimgrad report. Logarithms of spreads are to the base of 2. "
-        "docs/runs.md has what the lines of a run mean.</footer>"
+        "<footer>Written by python -m slimgrad report. Spreads use logarithms to base 2. "
+        "docs/runs.md explains the lines of a run.</footer>"
     )
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     script = (_HERE / "page.js").read_text(encoding="utf-8")

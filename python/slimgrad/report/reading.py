@@ -1,4 +1,4 @@
-"""Files to runs: lines of JSON, as docs/runs.md has them, and .npy files of gradients."""
+"""Reads runs from files: lines of JSON (docs/runs.md), and .npy files of gradients."""
 
 from __future__ import annotations
 
@@ -10,37 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..compression.records import SCHEMA, fit_line, histogram_line
+from ..compression.records import REQUIRED, SCHEMA, fit_line, histogram_line
 from ..tensors.stats import measure
 from .naming import give_names, plain
 from .runs import Line, Run
 
 
 class ReportError(ValueError):
-    """A file that no page can be made of, in one line."""
+    """A file that cannot be read. The message is one line."""
 
 
 # ln|x| of float32 lies within -104 and 89.
 MOST_LOG = 110
-# What a line must have to be drawn; the rest may be missing.
-_NEEDED: dict[str, dict[str, type]] = {
-    "config": {},
-    "epoch": {"step": int},
-    "layers": {"step": int, "layer": str},
-    "histogram": {
-        **{"step": int, "layer": str, "tensor": str, "values": int, "zeros": int},
-        **{"nonfinite": int, "log_mean": float, "log_std": float, "max_abs": float},
-        **{"mean_abs": float, "mean_square": float},
-        **{"first_exponent": int, "bins_per_octave": int, "counts": list},
-    },
-    "fit": {"step": int, "layer": str, "tensor": str, "families": dict},
-    "bits": {"step": int, "layer": str, "tensor": str},
-    "end": {},
-}
 
 
 def read(paths: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
-    """All runs, and what a reader should know of the files."""
+    """All runs, and notes about the files for the reader of the page."""
     runs, notes, folders = [], [], {}
     for path in map(Path, paths):
         if path.suffix == ".npy":
@@ -64,7 +49,8 @@ def read(paths: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
 
 
 def _lines(path: Path, notes: list[str]) -> Iterator[tuple[int, Line]]:
-    """Numbered. The last line of a run that goes on may be cut: it is passed over."""
+    """With their numbers. The last line of a run that is still training may be incomplete: it is
+    skipped."""
     try:
         with path.open(encoding="utf-8") as file:
             for number, text in enumerate(file, 1):
@@ -77,7 +63,7 @@ def _lines(path: Path, notes: list[str]) -> Iterator[tuple[int, Line]]:
                         raise ReportError(
                             f"{path}:{number}: expected a line of JSON, got {text.strip()[:40]!r}"
                         ) from None
-                    notes.append(f"{path.name}: the last line is cut off and was left out")
+                    notes.append(f"{path.name}: the last line is incomplete and was skipped")
                     return
                 yield number, line
     except OSError as error:
@@ -87,30 +73,33 @@ def _lines(path: Path, notes: list[str]) -> Iterator[tuple[int, Line]]:
 
 
 def _check(line: Any, where: str) -> str:
-    """The kind of a line that has what it needs."""
+    """The kind of a line. Raises ReportError unless it has its required fields."""
     if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
         raise ReportError(f'{where}: expected an object with "kind", as in docs/runs.md')
     kind = line["kind"]
     if kind == "config" and line.get("schema", SCHEMA) != SCHEMA:
         raise ReportError(f"{where}: expected schema {SCHEMA}, got {line['schema']!r}")
-    for name, wanted in _NEEDED.get(kind, {}).items():
+    for name, wanted in REQUIRED.get(kind, {}).items():
         value = line.get(name)
         if name == "first_exponent" and value is None and line.get("counts") == []:
             continue  # a gradient of zeros
         fits = isinstance(value, int | float if wanted is float else wanted)
         if not fits or isinstance(value, bool):
             raise ReportError(
-                f"{where}: expected {name} of a {kind} line to be {wanted.__name__}, got {value!r}"
+                f"{where}: expected {name} of a line of kind {kind} to be {wanted.__name__}, "
+                f"got {value!r}"
             )
     if kind == "histogram" and not _is_histogram(line):
-        raise ReportError(f"{where}: expected counts and magnitudes of a histogram, got others")
+        raise ReportError(
+            f"{where}: expected counts and magnitudes that a float32 tensor can have, got others"
+        )
     if kind == "fit" and not all(map(_is_law, line["families"].values())):
         raise ReportError(f"{where}: expected numbers by name for every family of a fit line")
     return kind
 
 
 def _is_histogram(line: Line) -> bool:
-    """What the library takes for statistics of a tensor of float32."""
+    """Whether these can be the statistics of a float32 tensor."""
     counts = [*line["counts"], line["zeros"], line["nonfinite"]]
     whole = all(isinstance(n, int) and 0 <= n <= line["values"] for n in counts)
     few = line["zeros"] + line["nonfinite"] <= line["values"] < 2**53
@@ -121,7 +110,7 @@ def _is_histogram(line: Line) -> bool:
     last = max(k for k, count in enumerate(line["counts"]) if count)
     octave = line["first_exponent"] + last // max(1, line["bins_per_octave"])
     in_range = in_range and octave < 128 and (octave < -126 or 2.0**octave <= largest)
-    # Means were added up in some order: a constant tensor's may exceed its maximum by a hair.
+    # The mean of a constant tensor may exceed its maximum by rounding errors of the sum.
     return in_range and 0 < mean <= 1.001 * largest < 4e38 and 0 < square <= 1.001 * largest**2
 
 
@@ -145,7 +134,7 @@ def _read_lines(path: Path) -> tuple[list[Run], list[str]]:
             run.config = line
         elif kind == "end":
             run.end = line
-        elif kind in _NEEDED:
+        elif kind in REQUIRED:
             lists = {"epoch": run.epochs, "layers": run.layers, "histogram": run.histograms}
             lists |= {"fit": run.fits, "bits": run.bits}
             lists[kind].append(line)

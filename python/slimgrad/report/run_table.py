@@ -1,4 +1,4 @@
-"""The head of the page: what was run, where, and how it ended."""
+"""The start of the page: what was run, where, and with which result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def what_was_run(runs: list[Run]) -> str:
 
 
 def _where(runs: list[Run]) -> str:
-    """By which program, and on what; in a sentence, too."""
+    """The version of the program and the machine, in a sentence."""
 
     def known(name: str) -> str:
         found = [run.config[name] for run in runs if run.config.get(name) is not None]
@@ -71,7 +71,7 @@ def _text(value: object) -> str:
 
 
 def _results(run: Run) -> dict[str, str]:
-    """Cells of the table, by their heads."""
+    """Cells of the table, by column title."""
     end = run.end or {}
     accuracy, loss = run.result("test_accuracy"), run.result("test_loss")
     sparsity, bits = run.sparsity(), run.bits_per_value()

@@ -1,4 +1,4 @@
-"""A run as the figures ask for it: the lines of docs/runs.md, sorted by kind."""
+"""A run as the figures need it: the lines of docs/runs.md, by kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LN2 = math.log(2)
 
 
 def number(line: Line, name: str) -> float | None:
-    """A number that exists; anything else is None."""
+    """The value, if it is a finite number, else None."""
     value = line.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -24,7 +24,7 @@ def number(line: Line, name: str) -> float | None:
 
 @dataclass
 class Probe:
-    """A gradient that was looked at: its histogram, and the laws that fit it."""
+    """A gradient that was measured: its histogram, and the laws fitted to it."""
 
     histogram: Line
     fit: Line | None = None
@@ -54,11 +54,11 @@ class Probe:
 
     @property
     def has_values(self) -> bool:
-        """Whether there is anything to draw: not of a gradient of zeros."""
+        """Whether there is anything to draw: a gradient of zeros has nothing."""
         return sum(self.histogram["counts"]) > 0
 
     def fitted(self) -> Line:
-        """Found by whoever wrote the file, or here from the histogram."""
+        """The fit in the file, or else one to the histogram."""
         if self.fit is None:
             self.fit = fit_line(values_of(self.stats))
         return self.fit
@@ -94,7 +94,7 @@ class Run:
         return self.is_training and "epochs" not in self.config
 
     def compressed(self) -> list[str]:
-        """What was set to be compressed, in words; nothing of a plain run."""
+        """What was set to be compressed, in words; empty for a plain run."""
         config = self.config
         gradients = str(config.get("gradients") or "none")
         words = [] if gradients == "none" else [gradients]
@@ -105,11 +105,11 @@ class Run:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is known to be one; files of strangers need not say."""
+        """Whether the file says that nothing was compressed; other programs' files may not say."""
         return bool(self.config.get("gradients")) and not self.compressed()
 
     def probes(self, tensor: str | None = None) -> list[Probe]:
-        """The gradients that were looked at, in the order of the file."""
+        """The gradients that were measured, in the order of the file."""
         if self._probes is None:
             key = ("step", "layer", "tensor")
             fits = {tuple(line.get(k) for k in key): line for line in self.fits}
@@ -120,18 +120,18 @@ class Run:
         return [probe for probe in self._probes if tensor in (None, probe.tensor)]
 
     def last_probes(self, tensor: str = "neural_gradient") -> list[Probe]:
-        """Those of the last step at which it was looked."""
+        """Those of the last step at which gradients were measured."""
         probes = self.probes(tensor)
         last = max((probe.step for probe in probes), default=None)
         return [probe for probe in probes if probe.step == last]
 
     def result(self, name: str) -> float | None:
-        """Of the end, or of the last epoch that has it."""
+        """From the end line, or else from the last epoch line that has it."""
         lines = ([self.end] if self.end else []) + self.epochs[::-1]
         return next((v for line in lines if (v := number(line, name)) is not None), None)
 
     def sparsity(self) -> float | None:
-        """The share of zeros in all that was compressed; None if nothing was."""
+        """The share of zeros in compressed gradients; None if nothing was compressed."""
         found = [
             (number(line, "compressed_values") or 0, value)
             for line in self.layers

@@ -1,4 +1,4 @@
-"""Bytes, and bits a value: of neural gradients in training, and of coded weight gradients."""
+"""Bytes and bits per value of neural gradients in training and of coded weight gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODEL_NAMES = {"gennorm": "generalized normal", "laplace": "Laplace"}
 
 
 def _bars(runs: list[Run], values: list[float], text: list[str], title: str) -> Panel:
-    """A bar a run, in its colour, with the number at its end."""
+    """One bar per run, in its colour, with the number at its end."""
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -83,7 +83,7 @@ def bits_of_gradients(runs: list[Run]) -> Figure:
         "bits",
         "Bits a value",
         "First the mean bits of a neural gradient's value over the run, or over the passes that "
-        "were logged, 32 where nothing is stored smaller; second what accuracy it came with.",
+        "were logged (32 where nothing is compressed); second the test accuracy of each run.",
         "bits_per_value in layers or end lines",
     )
     found = [(run, bits) for run in runs if (bits := run.bits_per_value()) is not None]
@@ -109,12 +109,12 @@ def coded_weights(runs: list[Run]) -> Figure:
         "Coded weight gradients",
         "Bits a value of weight gradients cut into 255 levels and coded, header included: with a "
         "table by counted frequencies, or one that follows from a fitted law. The bar is the "
-        "entropy of the levels, which no coder of single values beats.",
+        "entropy of the levels, the least that a coder of single values needs.",
         "bits lines: slimgrad-train --probe-at",
         menu="gradients",
     )
     for run in runs:
-        # Eight bits are what encode() has for a default; other widths are in the record.
+        # Eight bits are the default of encode(); other widths are in the record.
         wide = [line for line in run.bits if line.get("quantizer_bits", 8) == 8]
         for step in sorted({line["step"] for line in wide}):
             lines = [line for line in wide if line["step"] == step]

@@ -1,5 +1,5 @@
-"""Required against achieved sparsity, what laws would have achieved, what pruning costs, and
-accuracy against sparsity (the lognormal paper's Figure 5)."""
+"""Required and achieved sparsity, sparsity that thresholds by other laws would achieve, the cosine
+that pruning costs, and accuracy against sparsity (the lognormal paper's Figure 5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .runs import Probe, Run, number
 from .words import LAW_NAMES, percent, span
 
 _WANTED = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
-# By which law a threshold is found; drawn in ink, for colours are the runs'.
+# By which law a threshold is found; drawn in black, because colours stand for runs.
 _METHODS = {"empirical": "circle", "lognormal": "square", "gennorm": "diamond", "normal": "x"}
 _DASHES = {"empirical": "solid", "lognormal": "dashdot", "gennorm": "dash", "normal": "dot"}
 MOST_POINTS = 400
@@ -31,9 +31,9 @@ def required(runs: list[Run]) -> Figure:
     figure = Figure(
         "required",
         "Required and achieved sparsity",
-        "Each point is a layer at a time: the share of zeros that was wanted and the share that "
-        "came out, means over the epoch of a run of slimgrad-train, of controller.log() the last "
-        "pass. On the line they are equal; the title has the largest miss of a single pass.",
+        "Each point is a layer at a step: the share of zeros that was wanted and the share that "
+        "was achieved, for slimgrad-train means over the epoch, for controller.log() of the last "
+        "pass. On the line they are equal; the title has the largest difference in a single pass.",
         "layers lines of pruned gradients",
     )
     traces: list[Trace] = []
@@ -48,7 +48,7 @@ def required(runs: list[Run]) -> Figure:
             text = [f"{line['layer']}, step {line['step']}" for line in lines]
             traces.append(markers(wanted, got, run.name, run_marker(run), text))
     if traces:
-        # Not closer than that: misses of a thousandth are none.
+        # The axes span at least 0.1, so that a difference of a thousandth looks as small as it is.
         shown = [v for t in traces for v in (*t["x"], *t["y"])]
         ends = [max(0.0, min(shown) - 0.05), min(1.0, max(shown) + 0.05)]
         traces.append(curve(ends, ends, "equal", {"color": "@accent", "width": 1.5}))
@@ -121,12 +121,12 @@ def by_law(runs: list[Run]) -> Figure:
 
 
 def cost(runs: list[Run]) -> Figure:
-    """Of gradients that were looked at, pruned or not."""
+    """Of measured gradients, pruned or not."""
     figure = Figure(
         "cost",
         "What pruning would cost",
-        "Expected cosine similarity of each gradient and its pruned self (no unit), from the "
-        "histogram of the last step that was looked at. Dark cells would lose their direction.",
+        "Expected cosine similarity between each gradient before and after pruning (no unit), from "
+        "the histogram of the last step that has one. The direction of dark cells changes most.",
         "histogram lines",
         menu="run",
     )

@@ -1,4 +1,4 @@
-"""Of tensors at hand: what was measured, and what follows for their compression."""
+"""The table of tensors from .npy files: statistics, best formats and thresholds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPARSITY = 0.85
 def _cells(probe: Probe) -> list[str]:
     stats = probe.stats
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SparsityWarning)  # a threshold of 0 says it
+        warnings.simplefilter("ignore", SparsityWarning)  # a threshold of 0 shows it
         alpha = threshold(stats, _SPARSITY)
     return [
         probe.layer,
@@ -32,7 +32,7 @@ def _cells(probe: Probe) -> list[str]:
 
 
 def tensor_table(runs: list[Run]) -> str:
-    """Nothing, if there are none."""
+    """Empty if there are no tensors."""
     probes = [probe for run in runs if not run.is_training for probe in run.probes()]
     if not probes:
         return ""

@@ -12,7 +12,7 @@ _LOSS_LINES = (("loss", "training"), ("test_loss", "test"))
 
 
 def _seconds(run: Run) -> list[float] | None:
-    """Of training, from the beginning; None if some are not known."""
+    """Of training, since the start of the run; None if some are not known."""
     each = [number(line, "seconds") for line in run.epochs]
     return None if None in each else list(accumulate(each))
 
@@ -60,8 +60,8 @@ def _x_axis(over: str) -> dict:
 
 
 def _note(runs: list[Run], trained: str, logged: str) -> str:
-    """trained: what is true of runs of slimgrad-train; logged: of those that somebody logged, of
-    which the page knows no more than the names."""
+    """trained: the note about runs of slimgrad-train; logged: about runs that a user logged, of
+    which the page knows only the names of the metrics."""
     if not _is_logged(runs):
         return trained
     if all(run.was_logged for run in runs):
@@ -137,7 +137,7 @@ def loss(runs: list[Run]) -> Figure:
                     traces.append(trace | {"legendgroup": run.name, "showlegend": first})
         if not traces:
             return None
-        # Losses that somebody logged may be negative.
+        # Losses that a user logged may be negative.
         is_positive = all(y is None or y > 0 for trace in traces for y in trace["y"])
         y = (log_axis if is_positive else axis)("loss" if _is_logged(runs) else "loss (nats)")
         return Variant(over, _loss_title(runs), [Panel(traces, _x_axis(over), y)])
@@ -159,7 +159,7 @@ def _loss_title(runs: list[Run]) -> str:
         return "Loss of the test samples"
     last, first, run = min(found, key=lambda f: f[0])
     what = f"{'logged' if run.was_logged else 'training'} loss goes from {first:.3g} to {last:.3g}"
-    return f"{run.name} comes lowest: its {what}" if len(found) > 1 else f"The {what}"
+    return f"{run.name} has the lowest loss: its {what}" if len(found) > 1 else f"The {what}"
 
 
 def _diverged(end: Line | None) -> bool:

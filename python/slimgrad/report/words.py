@@ -12,7 +12,7 @@ def percent(share: float) -> str:
 
 
 def span(values: Sequence[float], form: str = ".2f") -> str:
-    """Of many "1.20 to 3.40", of equal ones "1.20"."""
+    """Such as "1.20 to 3.40", or "1.20" if all are equal."""
     low, high = f"{min(values):{form}}", f"{max(values):{form}}"
     return low if low == high else f"{low} to {high}"
 
@@ -29,6 +29,6 @@ def many(count: int, what: str) -> str:
 
 
 def most_frequent(words: Sequence[str]) -> tuple[str, int]:
-    """The word that occurs most often, the first of them, and how often."""
+    """The word that occurs most often, the first one in a tie, and its count."""
     best = max(dict.fromkeys(words), key=words.count)
     return best, words.count(best)

@@ -75,6 +75,7 @@ def saved_tensors(
     innermost packs. What is changed in place after it was saved raises in
     backward, as it does without.
     """
-    with in_the_name_of("saved_tensors", "Saved"):
+    with in_the_name_of("saved_tensors"):
         settings = Saved(bits, group, rounding, min_elements)
-    return SavedTensors(Packer(settings, fresh_seed(seed), check_stream(stream, "saved_tensors")))
+    seed = fresh_seed(seed, "saved_tensors")
+    return SavedTensors(Packer(settings, seed, check_stream(stream, "saved_tensors")))

@@ -143,6 +143,6 @@ class SavedModules:
             return {"saved bits": 32.0}
         return {
             "saved nearest": float(settings.rounding == "nearest"),
-            "saved group": float(settings.group_at(settings.bits)),
+            "saved group": float(settings._group_at(settings.bits)),
             "saved bits": float(settings.bits),
         }

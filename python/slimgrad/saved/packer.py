@@ -176,7 +176,7 @@ class Packer:
 
     def _make_of_bits(self, plain: torch.Tensor) -> tuple[Words | None, str | None]:
         bits = self.settings.bits
-        group = self.settings.group_at(bits)
+        group = self.settings._group_at(bits)
         seed = derive_seed(self.seed, current_stream(self.stream))
         packed = ops.pack_saved(plain, bits, group, self.settings.rounding, seed, self.number)
         if ops.saved_bad_groups(packed) > 0:

@@ -51,14 +51,14 @@ class Saved:
             listed = ", ".join(map(str, GROUPS))
             raise ValueError(f"[Saved] expected group to be one of {listed}, got {self.group!r}")
 
-    def group_at(self, bits: int) -> int:
+    def _group_at(self, bits: int) -> int:
         return ops.default_saved_group(bits) if self.group is None else self.group
 
-    def in_words(self) -> str:
+    def _in_words(self) -> str:
         if self.bits == EXACT:
             return "exactly"
         nearest = ", to the nearest" if self.rounding == "nearest" else ""
-        return f"{self.bits} bits, groups of {self.group_at(self.bits)}{nearest}"
+        return f"{self.bits} bits, groups of {self._group_at(self.bits)}{nearest}"
 
 
 def _is_whole(value: Any) -> bool:
@@ -67,5 +67,5 @@ def _is_whole(value: Any) -> bool:
 
 def parse_saved(saved: int | str | Saved) -> Saved:
     """The argument of compress()."""
-    with in_the_name_of("compress", "Saved"):
+    with in_the_name_of("compress"):
         return saved if isinstance(saved, Saved) else Saved(bits=saved)

@@ -9,9 +9,16 @@ from typing import Any
 import torch
 
 from .._library import ops
-from .._support import tensor_with_values, text, whole_number
+from .._support import (
+    check_choice,
+    fresh_seed,
+    in_the_name_of,
+    number,
+    tensor_with_values,
+    text,
+    whole_number,
+)
 from .formats import FloatFormat, as_format
-from .quantization import _seed
 
 _MARK = "PayloadError: "
 
@@ -22,7 +29,7 @@ class PayloadError(ValueError):
 
 @torch.library.register_fake("slimgrad::encode")
 def _(x, *arguments):
-    """As many bytes as the values turn out to need: a size that torch.compile does not know yet."""
+    """The size depends on the values, so it is a dynamic size for torch.compile."""
     return x.new_empty(torch.library.get_ctx().new_dynamic_size(min=16), dtype=torch.uint8)
 
 
@@ -45,7 +52,7 @@ def _(payload):
 
 
 def bytes_of(payload, op: str, what: str = "a payload") -> torch.Tensor:
-    """A payload as the ops take it. What is wrong with it is said without showing it."""
+    """A payload as a uint8 tensor. Errors do not print it."""
     if isinstance(payload, torch.Tensor):
         return tensor_with_values(payload, op, "payload")
     if not isinstance(payload, bytes | bytearray | memoryview):
@@ -56,7 +63,7 @@ def bytes_of(payload, op: str, what: str = "a payload") -> torch.Tensor:
     view = memoryview(payload).cast("B")
     if not view.nbytes:
         return torch.empty(0, dtype=torch.uint8)
-    with warnings.catch_warnings():  # that bytes cannot be written to: nobody does
+    with warnings.catch_warnings():  # The tensor is only read.
         warnings.filterwarnings("ignore", "The given buffer is not writable")
         return torch.frombuffer(view, dtype=torch.uint8)
 
@@ -101,26 +108,33 @@ def encode(
 
     A tensor that this would not make smaller is stored as it is; a payload is never more than 64
     bytes longer than ``x``. NaN and Inf raise, with their number, where they have no code.
-    torch.compile has this in its graphs, with a size that is known when it runs; not so ``decode``,
-    whose result may have any type and shape.
+    torch.compile includes encode in its graphs, with a size that is known at run time, but not
+    ``decode``, whose result may have any type and shape.
 
-    ``out``: a uint8 tensor of one dimension, on the CPU, to write to, as often as one likes: fresh
-    memory costs as much as a good part of the coding. ``x.nbytes + 64`` bytes are always enough;
-    what is too small for the payload raises. The result is ``out[:n]``, the part that is the
-    payload; what is behind it in ``out`` is unspecified.
+    ``out``: a uint8 tensor of one dimension, on the CPU, to write to. Reusing one saves the cost of
+    fresh memory, a large part of the time that encoding takes. ``x.nbytes + 64`` bytes are always
+    enough; a smaller tensor raises if the payload does not fit. The result is ``out[:n]``, the
+    payload; the rest of ``out`` is unspecified.
     """
-    format = as_format(format)
+    format = as_format(format, "encode")
     whole_number(bits, "encode", "bits")
-    text(mode, "encode", "mode")
-    payload_seed = _seed(seed) if rounding == "stochastic" else 0
+    check_choice(rounding, "rounding", "encode", "rounding")
+    for name, value in (
+        ("mode", mode),
+        ("survivors", survivors),
+        ("coder", coder),
+        ("model", model),
+    ):
+        text(value, "encode", name)
+    payload_seed = fresh_seed(seed, "encode") if rounding == "stochastic" else 0
     arguments = (
         tensor_with_values(x, "encode").detach().cpu(),
         mode,
         bits,
         format.exponent_bits,
         format.mantissa_bits,
-        0.0 if scale is None else float(scale),
-        0.0 if threshold is None else float(threshold),
+        0.0 if scale is None else number(scale, "encode", "scale"),
+        0.0 if threshold is None else number(threshold, "encode", "threshold"),
         survivors,
         coder,
         model,
@@ -141,21 +155,24 @@ def decode(
     """The tensor of a payload, with its type and shape. Damaged bytes raise ``PayloadError``.
 
     ``max_bytes``: refuse a payload whose tensor would take more, before anything is allocated. A
-    block of equal values takes a few bytes, so a short payload may rightly stand for a large
-    tensor: whoever decodes what strangers send should say what is too large. The checksum finds
-    damage; it is no signature.
+    block of equal values takes a few bytes, so a short payload may be that of a large tensor: set
+    it for payloads from sources that you do not trust. The checksum detects damage; it is not a
+    signature.
 
     ``out``: a contiguous tensor of that type and shape, on the CPU, to write to and to return.
     After a ``PayloadError`` its values are unspecified. (A payload in Fortran order, from the
-    program, asks for the transpose of a contiguous tensor.) With it torch.compile has this in its
-    graphs, too.
+    program, requires the transpose of a contiguous tensor.) With ``out`` torch.compile can include
+    decode in its graphs.
     """
     payload = bytes_of(payload, "decode")
     if max_bytes is not None:
-        info = inspect(payload)
+        with in_the_name_of("decode"):
+            info = inspect(payload)
         announced = info["shape"].numel() * info["dtype"].itemsize
-        if announced > max_bytes:
-            raise PayloadError(f"the payload is of {announced} bytes, more than {max_bytes}")
+        if announced > whole_number(max_bytes, "decode", "max_bytes"):
+            raise PayloadError(
+                f"[decode] expected at most max_bytes={max_bytes} of values, got {announced} bytes"
+            )
     if out is None:
         return checked(ops.decode, payload)
     checked(ops.decode_into, payload, tensor_with_values(out, "decode", "out"))
@@ -163,10 +180,11 @@ def decode(
 
 
 def inspect(payload: Payload) -> dict:
-    """What a payload says about itself, after its checksum has been checked."""
-    mode, dtype, shape, scale, numbers, model, laws, survivors = checked(
-        ops.inspect, bytes_of(payload, "inspect")
-    )
+    """The header of a payload as a dict, after its checksum has been checked."""
+    with in_the_name_of("inspect"):
+        mode, dtype, shape, scale, numbers, model, laws, survivors = checked(
+            ops.inspect, bytes_of(payload, "inspect")
+        )
     bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes = numbers
     info = {"mode": mode, "dtype": getattr(torch, dtype), "shape": torch.Size(shape)}
     info["nbytes"] = num_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .._library import ops
-from .._support import number, tensor_with_values
+from .._support import in_the_name_of, number, tensor_with_values, whole_number
 
 _PARAMETERS = {
     "lognormal": ("log_mean", "log_std"),
@@ -19,6 +19,13 @@ _PARAMETERS = {
 FAMILIES = tuple(_PARAMETERS)
 
 
+def _check_family(family: str, op: str) -> None:
+    if family not in FAMILIES:
+        raise ValueError(
+            f"[{op}] expected family to be one of {', '.join(FAMILIES)}; got {family!r}"
+        )
+
+
 class Distribution:
     """A member of a family. ``cdf``, ``pdf`` and ``quantile`` take a number or a tensor.
 
@@ -27,18 +34,18 @@ class Distribution:
     """
 
     def __init__(self, family: str, **params: float):
-        if family not in _PARAMETERS:
-            raise ValueError(
-                f"[Distribution] expected family to be one of {', '.join(FAMILIES)}, got {family!r}"
-            )
+        _check_family(family, "Distribution")
         if set(params) != set(_PARAMETERS[family]):
             raise ValueError(
                 f"[Distribution] expected {', '.join(_PARAMETERS[family])} for {family}, "
                 f"got {sorted(params)}"
             )
         self.family = family
-        self.params = {name: float(params[name]) for name in _PARAMETERS[family]}
-        self.cdf(1.0)  # An out-of-range parameter is an error here, not at first use.
+        self.params = {
+            name: number(params[name], "Distribution", name) for name in _PARAMETERS[family]
+        }
+        with in_the_name_of("Distribution"):
+            self.cdf(1.0)  # An out-of-range parameter is an error here, not at first use.
 
     def _values(self) -> list[float]:
         return list(self.params.values())
@@ -64,13 +71,17 @@ class Distribution:
     def ks(self, x: torch.Tensor) -> float:
         """Kolmogorov-Smirnov distance between |x| (zeros and non-finite values left out) and this
         law of the magnitude."""
-        return ops.ks_distance(tensor_with_values(x, "ks"), self.family, self._values()).item()
+        x = tensor_with_values(x, "ks")
+        with in_the_name_of("ks"):
+            return ops.ks_distance(x, self.family, self._values()).item()
 
     def wasserstein(self, x: torch.Tensor, p: int = 1) -> float:
         """Wasserstein distance of order 1 or 2: of the signed values for the symmetric families,
         of the magnitudes for lognormal and loglaplace."""
         x = tensor_with_values(x, "wasserstein")
-        return ops.wasserstein_distance(x, self.family, self._values(), p).item()
+        whole_number(p, "wasserstein", "p")
+        with in_the_name_of("wasserstein"):
+            return ops.wasserstein_distance(x, self.family, self._values(), p).item()
 
     def __repr__(self) -> str:
         params = ", ".join(f"{name}={value:.6g}" for name, value in self.params.items())
@@ -82,5 +93,6 @@ def fit(x: torch.Tensor, family: str) -> Distribution:
 
     ``x`` is float32, bfloat16, float16, or float64, since fits compute in double.
     """
+    _check_family(family, "fit")
     params = ops.fit(tensor_with_values(x, "fit"), family).tolist()
     return Distribution(family, **dict(zip(_PARAMETERS[family], params, strict=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import mmap
 import os
@@ -12,11 +13,11 @@ from typing import Any
 import torch
 
 from .._library import ops
-from .._support import tensor_with_values
+from .._support import in_the_name_of, tensor_with_values, whole_number
 from .coding import Payload, PayloadError, bytes_of, checked, decode, encode
 
-# In the words of .safetensors files. The first five are payloads as they are, of the others the
-# bytes are.
+# Names as in .safetensors files. Tensors of the first five types are encoded as such, those of the
+# others as bytes.
 _TYPES = {
     "F32": torch.float32,
     "BF16": torch.bfloat16,
@@ -41,6 +42,7 @@ _PAYLOAD_TYPES = ("F32", "BF16", "F16", "F64", "I8")
 _LOSSY_TYPES = ("F32", "BF16", "F16")
 _MAGIC = b"\x8dSGC"
 _NO_LIMIT = 1 << 60
+_OPTIONS = tuple(name for name in inspect.signature(encode).parameters if name not in ("x", "out"))
 
 
 def _bytes_of_file(file: str | os.PathLike | Payload) -> torch.Tensor:
@@ -82,20 +84,25 @@ def load(
 ) -> torch.Tensor | dict[str, torch.Tensor]:
     """What is in a .sg file: a tensor, or a dict of tensors if several with names were encoded.
 
-    ``file`` is a path, or all bytes of the file as ``decode`` takes them. ``slimgrad encode`` makes
-    a file of several from a .safetensors file, ``save`` from a dict; both from one tensor one of
-    one. Damage raises ``PayloadError``.
+    ``file`` is a path, or all bytes of the file as ``decode`` takes them. ``slimgrad encode``
+    writes several tensors from a .safetensors file, ``save`` from a dict. Damage raises
+    ``PayloadError``.
 
     ``max_bytes``: refuse a file whose tensors would together take more, before any of them is
     allocated; see ``decode``. Names, shapes and metadata may take as much again, and 64 KiB.
     """
     data = _bytes_of_file(file)
     if bytes(data[: len(_MAGIC)].tolist()) != _MAGIC:
-        return decode(data, max_bytes=max_bytes)
+        with in_the_name_of("load"):
+            return decode(data, max_bytes=max_bytes)
+    if max_bytes is not None:
+        whole_number(max_bytes, "load", "max_bytes")
     entries = _entries(data, max_bytes)
     announced = sum(num_bytes for *_, num_bytes in entries)
     if max_bytes is not None and announced > max_bytes:
-        raise PayloadError(f"the file is of {announced} bytes, more than {max_bytes}")
+        raise PayloadError(
+            f"[load] expected at most max_bytes={max_bytes} of values, got {announced} bytes"
+        )
     for name, kind, *_ in entries:
         if kind not in _TYPES:
             raise PayloadError(f"[load] expected types that torch has, got {kind} of {name!r}")
@@ -129,13 +136,16 @@ def save(
     types that these do not take (float64, integers, ...) are coded without loss. ``metadata``: a
     dict of strings, for several tensors. The file appears under its name when it is complete.
     """
-    if isinstance(tensors, Mapping):
-        parts = _container(tensors, metadata, options)
-    elif metadata is not None:
-        raise ValueError("[save] expected a dict of tensors with metadata, got one tensor")
-    else:
-        parts = [encode(tensor_with_values(tensors, "save", "tensors"), **options)]
     path = Path(path)
+    if unknown := sorted(options.keys() - _OPTIONS):
+        raise TypeError(f"[save] expected options of encode ({', '.join(_OPTIONS)}), got {unknown}")
+    with in_the_name_of("save"):
+        if isinstance(tensors, Mapping):
+            parts = _container(tensors, metadata, options)
+        elif metadata is not None:
+            raise ValueError("[save] expected a dict of tensors with metadata, got one tensor")
+        else:
+            parts = [encode(tensor_with_values(tensors, "save", "tensors"), **options)]
     unfinished = path.with_name(f"{path.name}.part.{os.getpid()}")
     try:
         with open(unfinished, "xb") as file:
@@ -156,6 +166,8 @@ def _container(
             raise TypeError(f"[save] expected names to be strings, got {type(name).__name__}")
         if tensor_with_values(x, "save", repr(name)).dtype not in _NAMES:
             raise ValueError(f"[save] expected a type that .safetensors has, got {x.dtype}")
+    if not isinstance(metadata, Mapping | None):
+        raise TypeError(f"[save] expected metadata to be a dict, got {type(metadata).__name__}")
     words = [] if metadata is None else list(itertools.chain(*metadata.items()))
     if not all(isinstance(word, str) for word in words):
         raise TypeError("[save] expected metadata to be a dict of strings, got other values")

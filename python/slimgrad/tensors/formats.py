@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from .._library import ops
-from .._support import number, pair_of_numbers, whole_number
+from .._support import check_choice, number, pair_of_numbers, whole_number
 from .stats import TensorStats, stats_tensor
 
 
@@ -16,20 +17,7 @@ class FloatFormat:
     """
 
     def __init__(self, text: str):
-        match = re.fullmatch(r"1-([0-9])-([0-9])", text) if isinstance(text, str) else None
-        if match is None:
-            got = repr(text) if isinstance(text, str) else type(text).__name__
-            raise ValueError(
-                f"[FloatFormat] expected sign-exponent-mantissa such as 1-5-2, got {got}"
-            )
-        self.exponent_bits = int(match[1])
-        self.mantissa_bits = int(match[2])
-        # Here rather than by an op, so that formats can be made inside torch.compile.
-        if not (1 <= self.exponent_bits <= 7 and self.mantissa_bits <= 6 and self.bits <= 8):
-            raise ValueError(
-                "[FloatFormat] expected 1 to 7 exponent bits, 0 to 6 mantissa bits and at most "
-                f"8 bits with the sign, got {text!r}"
-            )
+        self.exponent_bits, self.mantissa_bits = _parsed(text, "FloatFormat")
 
     @property
     def bits(self) -> int:
@@ -52,13 +40,53 @@ class FloatFormat:
         return hash(str(self))
 
 
-def as_format(format: FloatFormat | str) -> FloatFormat:
-    return format if isinstance(format, FloatFormat) else FloatFormat(format)
+def _parsed(text: str, op: str) -> tuple[int, int]:
+    """Exponent and mantissa bits. Not an op, so that formats can be made inside torch.compile."""
+    match = re.fullmatch(r"1-([0-9])-([0-9])", text) if isinstance(text, str) else None
+    if match is None:
+        got = repr(text) if isinstance(text, str) else type(text).__name__
+        raise ValueError(
+            f"[{op}] expected a format by its sign-exponent-mantissa bits, such as '1-5-2', got "
+            f"{got}"
+        )
+    exponent_bits, mantissa_bits = int(match[1]), int(match[2])
+    if not (1 <= exponent_bits <= 7 and mantissa_bits <= 6 and exponent_bits + mantissa_bits <= 7):
+        raise ValueError(
+            f"[{op}] expected a format of 1 to 7 exponent bits, 0 to 6 mantissa bits and at most 8 "
+            f"bits with the sign, got {text!r}"
+        )
+    return exponent_bits, mantissa_bits
+
+
+def as_format(format: FloatFormat | str, op: str) -> FloatFormat:
+    """``format`` as an object; misuse names ``op``."""
+    if isinstance(format, FloatFormat):
+        return format
+    _parsed(format, op)
+    return FloatFormat(format)
+
+
+def _check_rounding(op: str, rounding: str, underflow: str, error: str) -> None:
+    check_choice(rounding, "rounding", op, "rounding")
+    check_choice(underflow, "underflow", op, "underflow")
+    if error not in ("relative", "squared"):
+        raise ValueError(f"[{op}] expected error to be relative or squared, got {error!r}")
+
+
+def parse_float_choice(text: object) -> int | FloatFormat | None:
+    """A float of few bits as users write it: the bits of "fp2" to "fp8", whose split the caller
+    chooses for the data at hand; the format of "1-4-1"; None for anything else."""
+    numbers = ops.parse_float_choice(text) if isinstance(text, str) else []
+    return (
+        FloatFormat(f"1-{numbers[1]}-{numbers[2]}")
+        if len(numbers) == 3
+        else next(iter(numbers), None)
+    )
 
 
 def relative_error(format: FloatFormat | str, log2_std: float) -> float:
     """Expected |x_q - x| / |x| of rounding to nearest, for log2|x| ~ N(0, log2_std^2)."""
-    format = as_format(format)
+    format = as_format(format, "relative_error")
     log2_std = number(log2_std, "relative_error", "log2_std")
     return ops.relative_error(format.exponent_bits, format.mantissa_bits, log2_std)
 
@@ -79,20 +107,24 @@ def best_format(
         evaluated at two thirds of it; that reproduces the lognormal paper's Table 2.
     method: "empirical", the default for TensorStats: on the tensor's histogram, at the scale that
         the format would get, under the rounding and underflow given. "lognormal", the default for a
-        deviation: the paper's closed form, which knows nothing else. "normal": if x itself were
+        deviation: the paper's closed form, which uses nothing else. "normal": as if x itself were
         normal with that deviation, for comparison with the paper's Figure 3c.
     error: "relative", the mean of |x_q - x| / |x|, or "squared".
     """
     whole_number(bits, "best_format", "bits")
+    if method is not None:
+        check_choice(method, "split method", "best_format", "method")
+    check_choice(scale, "scale", "best_format", "scale")
+    _check_rounding("best_format", rounding, underflow, error)
     if isinstance(what, TensorStats):
         exponent_bits, mantissa_bits = ops.best_format_of_stats(
             what.tensor, bits, method or "empirical", scale, rounding, underflow, error
         ).tolist()
         return FloatFormat(f"1-{int(exponent_bits)}-{int(mantissa_bits)}")
     if isinstance(what, tuple | list):
-        low, high = pair_of_numbers(what, "best_format", "a range of deviations")
+        low, high = pair_of_numbers(what, "best_format", "what, if it is a range,")
     else:
-        low = high = number(what, "best_format", "TensorStats, or a deviation,")
+        low = high = number(what, "best_format", "what, unless it is TensorStats or a range,")
     exponent_bits, mantissa_bits = ops.best_format(bits, low, high, method or "lognormal")
     return FloatFormat(f"1-{exponent_bits}-{mantissa_bits}")
 
@@ -107,12 +139,16 @@ def expected_error(
 ) -> float:
     """The error that quantize() is expected to make on a tensor with these statistics: the mean of
     |x_q - x| / |x| over non-zero values, or with error="squared" the mean square over that of x."""
-    format = as_format(format)
+    format = as_format(format, "expected_error")
+    scale = number(scale, "expected_error", "scale")
+    if not 0 < scale < math.inf:
+        raise ValueError(f"[expected_error] expected a positive finite scale, got {scale:g}")
+    _check_rounding("expected_error", rounding, underflow, error)
     return ops.expected_error(
         stats_tensor(stats, "expected_error"),
         format.exponent_bits,
         format.mantissa_bits,
-        number(scale, "expected_error", "scale"),
+        scale,
         rounding,
         underflow,
         error,
@@ -127,7 +163,8 @@ def gradient_scale(
     "max": the largest grid value lands on max|x|. "predicted": the same, with the maximum predicted
     from log_mean and log_std. "error": the power of two with the least squared error.
     """
-    format = as_format(format)
+    format = as_format(format, "gradient_scale")
+    check_choice(method, "scale", "gradient_scale", "method")
     return ops.gradient_scale(
         stats_tensor(stats, "gradient_scale"), format.exponent_bits, format.mantissa_bits, method
     ).item()

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from .._library import ops
-from .._support import number
+from .._support import check_choice, number
 from .stats import TensorStats, stats_tensor
 
 
 class SparsityWarning(UserWarning):
-    """A sparsity below the zeros that are already there was asked for: nothing is pruned."""
+    """The tensor has more zeros than the sparsity asked for: nothing is pruned."""
 
 
 def threshold(
@@ -24,15 +24,16 @@ def threshold(
 
     ``what`` is TensorStats, or for the method "lognormal" a dict with log_mean, log_std and
     zero_fraction. If the tensor already has that many zeros there is nothing to prune: the
-    threshold is 0 and a SparsityWarning says so.
+    threshold is 0, with a SparsityWarning.
     """
+    check_choice(method, "threshold method", "threshold", "method")
     value, reached, _, _, nothing_to_prune = ops.threshold(
         stats_tensor(what, "threshold"), number(sparsity, "threshold", "sparsity"), method
     ).tolist()
     if nothing_to_prune and reached > sparsity:
         warnings.warn(
-            f"a sparsity of {sparsity:g} was asked for, but {reached:g} of the values are zero "
-            "already: nothing is pruned",
+            f"[threshold] a sparsity of {sparsity:g} was asked for, but {reached:g} of the values "
+            "are zero already: nothing is pruned",
             SparsityWarning,
             stacklevel=2,
         )
@@ -43,6 +44,7 @@ def expected_sparsity(
     what: TensorStats | dict[str, Any], threshold: float, method: str = "empirical"
 ) -> float:
     """The expected fraction of zeros after stochastic pruning with ``threshold``."""
+    check_choice(method, "threshold method", "expected_sparsity", "method")
     threshold = number(threshold, "expected_sparsity", "threshold")
     return ops.expected_sparsity(stats_tensor(what, "expected_sparsity"), threshold, method).item()
 
@@ -50,7 +52,8 @@ def expected_sparsity(
 def expected_cosine(
     what: TensorStats | dict[str, Any], threshold: float, method: str = "empirical"
 ) -> float:
-    """The expected cosine similarity of a tensor and its pruned self."""
+    """The expected cosine similarity of a tensor before and after pruning."""
+    check_choice(method, "threshold method", "expected_cosine", "method")
     threshold = number(threshold, "expected_cosine", "threshold")
     return ops.expected_cosine(stats_tensor(what, "expected_cosine"), threshold, method).item()
 
@@ -88,9 +91,9 @@ def allocate(
     ``method``: the law of every layer; "empirical" by default if all were measured, else
     "lognormal".
     ``targets``: cosine similarities for some layers by index, or by name if layers have names; the
-    others share what remains of the sparsity by the objective. A sparsity that cannot be reached
-    beside them is an error that says which can. The cap comes first: a layer that a target would
-    prune beyond it is left there, with a larger cosine.
+    others share what remains of the sparsity by the objective. If the targets make the sparsity
+    unreachable, the error gives the range that can be reached. The cap comes first: a layer that a
+    target would prune beyond it is pruned to the cap, with a larger cosine.
     """
     if not isinstance(layers, Iterable) or isinstance(layers, torch.Tensor | str):
         raise TypeError(
@@ -103,6 +106,13 @@ def allocate(
         measured = all(isinstance(layer, TensorStats) for layer in layers)
         method = "empirical" if measured else "lognormal"
     places = {name: i for i, name in enumerate(range(len(layers)) if names is None else names)}
+    check_choice(objective, "allocation", "allocate", "objective")
+    check_choice(method, "threshold method", "allocate", "method")
+    if not isinstance(targets or {}, Mapping):
+        raise TypeError(
+            "[allocate] expected targets to map layers to cosine similarities, got "
+            f"{type(targets).__name__}"
+        )
     targets = dict(targets or {})
     for name in targets:
         if name not in places:
@@ -114,8 +124,8 @@ def allocate(
         number(sparsity, "allocate", "sparsity"),
         objective,
         method,
-        cap,
+        number(cap, "allocate", "cap"),
         [places[name] for name in targets],
-        [float(cosine) for cosine in targets.values()],
+        [number(cosine, "allocate", "a target") for cosine in targets.values()],
     )
     return Allocation(rows.tolist(), names)

@@ -9,46 +9,44 @@ from typing import ParamSpec
 import torch
 
 from .._library import ops
-from .._support import dense_tensor
+from .._support import check_choice, dense_tensor, fresh_seed, number
 from .formats import FloatFormat, as_format
 
 P = ParamSpec("P")
 
 
-def _seed(seed: int | None) -> int:
-    """Any integer, taken modulo 2**64; None draws one from torch's generator."""
-    if seed is None:
-        return int(torch.randint(-(2**63), 2**63 - 1, ()))
-    return (int(seed) + 2**63) % 2**64 - 2**63
+# The arguments of the ops after x, from those of the public functions, of which ``op`` is one.
 
 
-# The arguments of the ops behind x, from those of the functions below.
-
-
-def _quantizing(format, scale, rounding="nearest", underflow="zero", seed=None):
-    format = as_format(format)
+def _quantizing(op, format, scale, rounding="nearest", underflow="zero", seed=None):
+    format = as_format(format, op)
+    scale = number(scale, op, "scale")
+    check_choice(rounding, "rounding", op, "rounding")
+    check_choice(underflow, "underflow", op, "underflow")
     draws = rounding == "stochastic" or underflow == "stochastic"
-    seed = _seed(seed if draws or seed is not None else 0)
-    return format.exponent_bits, format.mantissa_bits, float(scale), rounding, underflow, seed
+    seed = fresh_seed(seed if draws or seed is not None else 0, op)
+    return format.exponent_bits, format.mantissa_bits, scale, rounding, underflow, seed
 
 
-def _pruning(threshold, seed=None):
-    return float(threshold), _seed(seed)
+def _pruning(op, threshold, seed=None):
+    return number(threshold, op, "threshold"), fresh_seed(seed, op)
 
 
-def _both(threshold, format, scale, rounding="nearest", underflow="zero", seed=None):
-    return float(threshold), *_quantizing(format, scale, rounding, underflow, _seed(seed))
+def _both(op, threshold, format, scale, rounding="nearest", underflow="zero", seed=None):
+    threshold, seed = _pruning(op, threshold, seed)
+    return threshold, *_quantizing(op, format, scale, rounding, underflow, seed)
 
 
 def _in_place(function: Callable[P, torch.Tensor], op, arguments) -> Callable[P, torch.Tensor]:
     """The version of ``function``, with its signature, that writes to ``x`` and returns it."""
+    name = f"{function.__name__}_"
 
     @functools.wraps(function)
     def run(x, *args, **kwargs):
-        op(dense_tensor(x, run.__name__), *arguments(*args, **kwargs))
+        op(dense_tensor(x, name), *arguments(name, *args, **kwargs))
         return x
 
-    run.__name__ = run.__qualname__ = f"{function.__name__}_"
+    run.__name__ = run.__qualname__ = name
     run.__doc__ = f"``{function.__name__}`` in place; returns ``x``."
     return run  # type: ignore[return-value]
 
@@ -74,7 +72,7 @@ def quantize(
     gradient while gradients are recorded.
     """
     x = dense_tensor(x, "quantize")
-    return ops.quantize(x, *_quantizing(format, scale, rounding, underflow, seed))
+    return ops.quantize(x, *_quantizing("quantize", format, scale, rounding, underflow, seed))
 
 
 quantize_ = _in_place(quantize, ops.quantize_, _quantizing)
@@ -87,7 +85,7 @@ def prune(x: torch.Tensor, threshold: float, seed: int | None = None) -> torch.T
     For bfloat16 and float16 the threshold is rounded to the type first. Seeds, order, NaN and Inf,
     gradients: as in ``quantize``.
     """
-    return ops.prune(dense_tensor(x, "prune"), *_pruning(threshold, seed))
+    return ops.prune(dense_tensor(x, "prune"), *_pruning("prune", threshold, seed))
 
 
 prune_ = _in_place(prune, ops.prune_, _pruning)
@@ -107,7 +105,7 @@ def prune_quantize(
     Where rounding draws nothing it is ``quantize(prune(x, threshold, seed), ...)``, bit for bit;
     else it has the law of the two with seeds of their own.
     """
-    arguments = _both(threshold, format, scale, rounding, underflow, seed)
+    arguments = _both("prune_quantize", threshold, format, scale, rounding, underflow, seed)
     return ops.prune_quantize(dense_tensor(x, "prune_quantize"), *arguments)
 
 
@@ -115,7 +113,7 @@ prune_quantize_ = _in_place(prune_quantize, ops.prune_quantize_, _both)
 
 
 class PackedTensor:
-    """A tensor at ``format.bits`` bits an element. ``data`` holds the bytes as a uint8 tensor."""
+    """A tensor with ``format.bits`` bits per element. ``data``: the bytes as a uint8 tensor."""
 
     def __init__(
         self,
@@ -128,7 +126,7 @@ class PackedTensor:
         self.data = data
         self.shape = torch.Size(shape)
         self.dtype = dtype
-        self.format = as_format(format)
+        self.format = as_format(format, "PackedTensor")
         self.scale = float(scale)
 
     @property
@@ -168,5 +166,5 @@ def pack(
     """``x`` as codes of exactly ``format.bits`` bits: ``pack(x, ...).unpack()`` is
     ``quantize(x.contiguous(), ...)``, bit for bit. NaN and Inf have no codes and raise."""
     x = dense_tensor(x, "pack")
-    data = ops.pack(x, *_quantizing(format, scale, rounding, underflow, seed))
+    data = ops.pack(x, *_quantizing("pack", format, scale, rounding, underflow, seed))
     return PackedTensor(data, x.shape, x.dtype, format, scale)

@@ -1,4 +1,4 @@
-"""measure: one pass over a tensor, and what it learns."""
+"""measure: the statistics of a tensor, in one pass."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .._library import ops
-from .._support import number, tensor_with_values
+from .._support import in_the_name_of, number, tensor_with_values
 
 _COUNTS, _NUMBERS = ops.stats_fields()
 _FIELDS = (*_COUNTS, *_NUMBERS)
@@ -21,8 +21,9 @@ class TensorStats:
         zero_fraction: zeros over finite values.
         log_mean, log_std: of ln|x| over the finite non-zeros.
         max_abs, mean_abs, mean_square: over the finite values, zeros included.
-        histogram: counts of non-zero magnitudes, eight bins an octave; of a large tensor, a sample.
-        tensor: all of it as one float64 tensor, as the ops take it.
+        histogram: counts of non-zero magnitudes, eight bins per octave; a sample of a
+            large tensor.
+        tensor: all of the above as one float64 tensor, the argument of the ops.
     """
 
     count: int
@@ -79,9 +80,10 @@ def stats_tensor(what: TensorStats | dict[str, Any], op: str) -> torch.Tensor:
             f"[{op}] expected a dict with log_mean, log_std and optionally zero_fraction and "
             f"count, got {sorted(what)}"
         )
-    return ops.lognormal_stats(
-        number(what["log_mean"], op, "log_mean"),
-        number(what["log_std"], op, "log_std"),
-        number(what.get("zero_fraction", 0.0), op, "zero_fraction"),
-        int(number(what.get("count", 1 << 20), op, "count")),
-    )
+    with in_the_name_of(op):
+        return ops.lognormal_stats(
+            number(what["log_mean"], op, "log_mean"),
+            number(what["log_std"], op, "log_std"),
+            number(what.get("zero_fraction", 0.0), op, "zero_fraction"),
+            int(number(what.get("count", 1 << 20), op, "count")),
+        )

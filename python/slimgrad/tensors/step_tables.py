@@ -13,7 +13,7 @@ from .._support import in_the_name_of, pair_of_numbers, text, whole_number
 
 @dataclass(frozen=True)
 class StepTable:
-    """``levels[i]`` holds for ``borders[i-1] < x <= borders[i]``; of |x| if ``even``."""
+    """``levels[i]`` holds for ``borders[i-1] < x <= borders[i]``, or for |x| if ``even``."""
 
     borders: list[float]
     levels: list[float]
@@ -52,17 +52,20 @@ def steps(
         lines, so a jump is smeared over one of these cells.
     weight: "uniform" on the interval or "normal", the better choice for normalised inputs.
     even: promises f'(-x) = f'(x) of a function: the table is then one over |x|, with twice the
-        resolution. Of those with a name it is known.
+        resolution. For activations given by name it is known.
     """
     text(weight, "steps", "weight")
     whole_number(bits, "steps", "bits")
     low, high = pair_of_numbers(interval, "steps", "interval")
     if callable(activation):
+        if whole_number(num_samples, "steps", "num_samples") < 2:
+            raise ValueError(f"[steps] expected num_samples >= 2, got {num_samples}")
         slopes = _slopes(activation, low, high, num_samples)
-        return StepTable(*ops.sampled_steps(slopes, bits, low, high, weight, even))
+        with in_the_name_of("steps"):
+            return StepTable(*ops.sampled_steps(slopes, bits, low, high, weight, even))
     text(activation, "steps", "activation")
     if even:
-        raise ValueError(f"[steps] expected even=True with a function, got {activation!r}")
-    with in_the_name_of("steps", "optimal_steps"):
+        raise ValueError(f"[steps] expected even=True only with a function, got {activation!r}")
+    with in_the_name_of("steps"):
         borders, levels, error, even = ops.steps(activation, bits, low, high, weight)
     return StepTable(borders.tolist(), levels.tolist(), error, even)

@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "arrays/apply/apply.h"
 #include "arrays/apply/loop_treatment.h"
 #include "base/check.h"
 #include "base/rng.h"

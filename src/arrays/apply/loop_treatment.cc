@@ -23,17 +23,6 @@ double largest_that_fits(std::string_view op, const FloatFormat& format, float s
 
 }  // namespace
 
-double largest_of(DType type) {
-  switch (type) {
-    case DType::kBFloat16:
-      return 0x1.fep127;
-    case DType::kFloat16:
-      return 65504.0;
-    default:
-      return std::numeric_limits<float>::max();
-  }
-}
-
 float checked_scale(std::string_view op, double scale) {
   check(scale >= std::numeric_limits<float>::min() && scale <= std::numeric_limits<float>::max(),
         op, "a positive scale in the normal range of float32", scale);
@@ -65,9 +54,8 @@ float make_threshold(std::string_view op, double threshold, DType type) {
         "a threshold that is not negative and that the type can hold", threshold);
   const auto as_float = static_cast<float>(threshold);
   const auto bits = std::bit_cast<std::uint32_t>(as_float);
-  return with_value_type(type, [&]<typename T>() {
-    return std::bit_cast<float>(kernels::float_bits(kernels::from_float_bits<T>(bits)));
-  });
+  return with_value_type(
+      type, [&]<typename T>() { return kernels::to_float(kernels::from_float_bits<T>(bits)); });
 }
 
 }  // namespace slimgrad

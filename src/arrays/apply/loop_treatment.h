@@ -1,8 +1,9 @@
-// From checked arguments to the numbers that the apply kernels need.
+// From checked arguments to the numbers that the apply kernels need, and to their call.
 #ifndef SLIMGRAD_ARRAYS_APPLY_LOOP_TREATMENT_H_
 #define SLIMGRAD_ARRAYS_APPLY_LOOP_TREATMENT_H_
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include <slimgrad/apply.h>
@@ -12,9 +13,6 @@
 #include "kernels/apply/loop_treatment.h"
 
 namespace slimgrad {
-
-// The largest finite number.
-double largest_of(DType type);
 
 // Throws InvalidArgument, in the name of `op`, for a scale that is not a positive, finite, normal
 // float32.
@@ -38,6 +36,11 @@ kernels::LoopTreatment loop_treatment(std::string_view op, const Treatment& trea
   made.seed = treatment.seed;
   return made;
 }
+
+// slimgrad::apply() with errors in the name of `op`.
+template <typename T>
+ApplyCounts apply_as(std::string_view op, const Treatment& treatment, std::span<const T> in,
+                     std::span<T> out, std::uint64_t first_index);
 
 }  // namespace slimgrad
 

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "arrays/apply/loop_treatment.h"
-#include "arrays/coding/value_table.h"
+#include "arrays/apply/value_table.h"
 #include "base/check.h"
 #include "formats/bit_packing.h"
 #include "kernels/apply/apply.h"

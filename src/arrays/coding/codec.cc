@@ -1,27 +1,36 @@
 #include <slimgrad/codec.h>
 
 #include <algorithm>
-#include <array>
-#include <utility>
+
+#include <slimgrad/format_choice.h>
 
 #include "base/check.h"
 
 namespace slimgrad {
 namespace {
 
-// The best splits for magnitudes whose log2 has a standard deviation of 1 to 5, as gradients' has:
-// best_format(bits, (1, 5)).
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kFormats = {
-    {{"fp8", "1-5-2"}, {"fp6", "1-4-1"}, {"fp4", "1-3-0"}}};
+// What "fpN" is for codecs: the best split for magnitudes whose log2 has a standard deviation of 1
+// to 5, as that of gradients. One for all, and not one for each piece: codes are entropy-coded, so
+// with a split of its own a piece mostly takes more bytes for less error; and a reader knows the
+// format before it reads.
+FloatFormat split_for_gradients(int bits) {
+  static const std::vector<FloatFormat> kSplits = [] {
+    std::vector<FloatFormat> splits;
+    for (int n = 2; n <= 8; ++n) splits.push_back(best_format(n, 1, 5));
+    return splits;
+  }();
+  return kSplits[static_cast<std::size_t>(bits - 2)];
+}
 
-constexpr int kMostBits = 8, kFewestUniformBits = 2, kFewestPackedBits = 4;
+constexpr int kMostBits = 8, kFewestBits = 2, kFewestPackedBits = 4;
 
 }  // namespace
 
 std::vector<std::string> Codec::names() {
   std::vector<std::string> names = {"lossless"};
-  for (const auto& [name, format] : kFormats) names.emplace_back(name);
-  for (int bits = kMostBits; bits >= kFewestUniformBits; --bits)
+  for (int bits = kMostBits; bits >= kFewestBits; --bits)
+    names.push_back("fp" + std::to_string(bits));
+  for (int bits = kMostBits; bits >= kFewestBits; --bits)
     names.push_back("uniform" + std::to_string(bits));
   for (int bits = kMostBits; bits >= kFewestPackedBits; --bits)
     names.push_back("packed" + std::to_string(bits));
@@ -30,18 +39,17 @@ std::vector<std::string> Codec::names() {
 }
 
 Codec Codec::parse(std::string_view name) {
+  Codec codec;
+  if (const auto choice = parse_float_choice(name)) {
+    codec.kind = PayloadKind::kFloat;
+    codec.format = choice->format ? *choice->format : split_for_gradients(choice->bits);
+    return codec;
+  }
   const std::vector<std::string> known = names();
   if (std::ranges::find(known, name) == known.end()) {
-    std::string expected = "one of";
-    for (const std::string& one : known) expected += (expected.back() == 'f' ? " " : ", ") + one;
-    throw_invalid("Codec", expected, "\"", name, "\"");
-  }
-  Codec codec;
-  for (const auto& [format_name, format] : kFormats) {
-    if (name != format_name) continue;
-    codec.kind = PayloadKind::kFloat;
-    codec.format = FloatFormat::parse(format);
-    return codec;
+    std::string expected = "one of ";
+    for (const std::string& one : known) expected += one + ", ";
+    throw_invalid("Codec", expected + "or a format such as 1-4-3", "'", name, "'");
   }
   if (name == "lossless" || name == "pruned") {
     codec.kind = parse_payload_kind(name);
@@ -56,12 +64,9 @@ std::string Codec::name() const {
   switch (kind) {
     case PayloadKind::kUniform:
       return (coder == EntropyCoder::kNone ? "packed" : "uniform") + std::to_string(bits);
-    case PayloadKind::kFloat: {
-      const std::string text = format.name();
-      for (const auto& [format_name, known] : kFormats)
-        if (text == known) return std::string(format_name);
-      return "float " + text;
-    }
+    case PayloadKind::kFloat:
+      return format == split_for_gradients(format.bits()) ? "fp" + std::to_string(format.bits())
+                                                          : format.name();
     default:
       return std::string(payload_kind_name(kind));
   }
@@ -72,7 +77,7 @@ void Codec::check() const {
     slimgrad::check(holds, "Codec", expected, got...);
   };
   expect(kind != PayloadKind::kRaw, "kind to be one of lossless, uniform, float, pruned", "raw");
-  expect(bits >= kFewestUniformBits && bits <= kMostBits, "2 to 8 bits", bits);
+  expect(bits >= kFewestBits && bits <= kMostBits, "2 to 8 bits", bits);
   expect(model == TableModel::kCounted || kind == PayloadKind::kUniform,
          "model counted for all kinds but uniform", table_model_name(model));
   const bool has_plain_codes = (kind == PayloadKind::kUniform || kind == PayloadKind::kFloat) &&

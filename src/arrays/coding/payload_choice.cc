@@ -1,20 +1,19 @@
-#include "arrays/coding/payload_choice.h"
 
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
-#include <slimgrad/fit.h>
+#include <slimgrad/measure.h>
 
 #include "arrays/apply/loop_treatment.h"
-#include "arrays/coding/model_table.h"
 #include "arrays/coding/payload_layout.h"
 #include "base/check.h"
 #include "formats/model_parameter.h"
 #include "formats/payload_header.h"
 #include "kernels/half_float.h"
 #include "kernels/measure/magnitude_range.h"
+#include "math/coding/model_table.h"
 
 namespace slimgrad {
 namespace {
@@ -81,8 +80,7 @@ std::span<const float> as_floats(std::span<const float> values) { return values;
 template <typename T>
 std::vector<float> as_floats(std::span<const T> values) {
   std::vector<float> floats(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i)
-    floats[i] = std::bit_cast<float>(kernels::float_bits(values[i]));
+  for (std::size_t i = 0; i < values.size(); ++i) floats[i] = kernels::to_float(values[i]);
   return floats;
 }
 

@@ -4,13 +4,12 @@
 #include <cstring>
 #include <string>
 
+#include "arrays/apply/value_table.h"
 #include "arrays/coding/checksum.h"
 #include "arrays/coding/payload_layout.h"
 #include "arrays/coding/payload_parts.h"
-#include "arrays/coding/value_table.h"
 #include "base/check.h"
 #include "formats/payload_header.h"
-#include "kernels/coding/add_values.h"
 #include "kernels/coding/nonzeros.h"
 #include "kernels/coding/uniform.h"
 #include "kernels/coding/value_symbols.h"
@@ -55,7 +54,7 @@ bool fits(const PayloadInfo& info) {
     return is_valid(model_parameters(info));
   if (info.kind != PayloadKind::kPruned) return true;
   return with_value_type(info.dtype, [&]<typename T>() {
-    if (info.threshold > largest_of(kDType<T>)) return false;
+    if (info.threshold > kLargest<T>) return false;
     const auto bits = std::bit_cast<std::uint32_t>(info.threshold);
     return kernels::float_bits(kernels::from_float_bits<T>(bits)) == bits;
   });

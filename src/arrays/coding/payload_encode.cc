@@ -3,11 +3,10 @@
 #include <cstring>
 
 #include "arrays/apply/loop_treatment.h"
+#include "arrays/apply/value_table.h"
 #include "arrays/coding/checksum.h"
-#include "arrays/coding/payload_choice.h"
 #include "arrays/coding/payload_layout.h"
 #include "arrays/coding/payload_parts.h"
-#include "arrays/coding/value_table.h"
 #include "base/check.h"
 #include "base/names.h"
 #include "formats/payload_header.h"

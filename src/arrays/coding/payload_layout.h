@@ -1,15 +1,16 @@
-// What the two sides of payload.h share.
+// What the files behind payload.h share.
 #ifndef SLIMGRAD_ARRAYS_CODING_PAYLOAD_LAYOUT_H_
 #define SLIMGRAD_ARRAYS_CODING_PAYLOAD_LAYOUT_H_
 
 #include <algorithm>
 #include <optional>
 
+#include <slimgrad/payload.h>
 #include <slimgrad/payload_info.h>
 
-#include "arrays/coding/model_table.h"
 #include "arrays/coding/symbol_block.h"
 #include "formats/value_types.h"
+#include "math/coding/model_table.h"
 
 namespace slimgrad {
 
@@ -32,6 +33,12 @@ inline BlockRange block_range(const PayloadInfo& info, std::size_t index) {
       std::min(std::uint64_t{1} << info.block_log2, info.num_values() - first);
   return {static_cast<std::size_t>(first), static_cast<std::size_t>(count)};
 }
+
+// From a tensor and options to the parameters of its payload, everything but the block index:
+// scale, threshold, model. Looks at the values where a parameter must be found in them. Throws
+// InvalidArgument for options out of range, for types that the kind does not take and for NaN and
+// Inf where the kind has no code for them.
+PayloadInfo choose_payload(const TensorView& tensor, const EncodeOptions& options);
 
 }  // namespace slimgrad
 

@@ -1,5 +1,7 @@
 #include "arrays/coding/payload_parts.h"
 
+#include "kernels/coding/value_symbols.h"
+
 namespace slimgrad {
 namespace {
 

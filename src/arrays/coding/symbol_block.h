@@ -6,8 +6,8 @@
 // Bytes of a block of n symbols: the method, then
 //   0 raw       the symbols
 //   1 constant  the one symbol
-//   2 rans      table (frequencies.h), escapes, streams (kernels/coding/rans.h)
-//   3 huffman   table (frequencies.h), streams (kernels/coding/huffman.h)
+//   2 rans      table (formats/code_tables.h), escapes, streams (kernels/coding/rans.h)
+//   3 huffman   table (formats/code_tables.h), streams (kernels/coding/huffman.h)
 //   4 sparse    the commonest symbol, the size of the mask block (uint32), mask block, others block
 //               (kernels/coding/zero_mask.h): both are blocks themselves, sparse at most
 //               kMaxSparseDepth deep
@@ -29,8 +29,8 @@
 
 #include <slimgrad/payload.h>
 
-#include "arrays/coding/frequencies.h"
-#include "base/decode_status.h"
+#include "formats/code_tables.h"
+#include "math/coding/frequencies.h"
 
 namespace slimgrad {
 
@@ -46,8 +46,8 @@ inline constexpr int kMaxSparseDepth = 3;
 // A table that both sides know: counted over a whole tensor, computed from a model, or given. A
 // block with a symbol that it has no code for falls back to its own table.
 struct SharedTable {
-  kernels::RansFrequencies frequencies;
-  kernels::HuffmanLengths lengths;
+  RansFrequencies frequencies;
+  HuffmanLengths lengths;
 };
 
 // Throws InvalidArgument if fewer than two symbols have a weight or the sum is 2^52 or more.

@@ -5,6 +5,8 @@
 #include "arrays/coding/symbol_block_layout.h"
 #include "formats/bit_packing.h"
 #include "kernels/coding/escapes.h"
+#include "kernels/coding/huffman.h"
+#include "kernels/coding/rans.h"
 #include "kernels/coding/zero_mask.h"
 
 namespace slimgrad {
@@ -139,7 +141,7 @@ DecodeStatus BlockDecoder::State::decode(Bytes bytes, Symbols symbols, int depth
     case BlockMethod::kRans: {
       if (use_shared)
         return decode_rans(bytes, symbols, shared_rans, shared->frequencies.escape, paired);
-      kernels::RansFrequencies frequencies;
+      RansFrequencies frequencies;
       if (!read_frequencies(reader, frequencies)) return DecodeStatus::kBadTable;
       if (placed && frequencies.has_escape()) return DecodeStatus::kBadTable;
       kernels::build_decode_table(frequencies, rans);
@@ -149,7 +151,7 @@ DecodeStatus BlockDecoder::State::decode(Bytes bytes, Symbols symbols, int depth
     }
     case BlockMethod::kHuffman: {
       if (use_shared) return kernels::huffman_decode(bytes, shared_huffman, symbols);
-      kernels::HuffmanLengths lengths;
+      HuffmanLengths lengths;
       if (!read_lengths(reader, lengths)) return DecodeStatus::kBadTable;
       kernels::build_decode_table(lengths, huffman);
       return kernels::huffman_decode(bytes.subspan(reader.num_bytes()), huffman, symbols);

@@ -7,6 +7,9 @@
 #include "base/scratch.h"
 #include "formats/bit_packing.h"
 #include "kernels/coding/escapes.h"
+#include "kernels/coding/huffman.h"
+#include "kernels/coding/rans.h"
+#include "kernels/coding/value_symbols.h"
 #include "kernels/coding/zero_mask.h"
 
 namespace slimgrad {
@@ -28,7 +31,7 @@ namespace {
 
 // How a block is coded with rANS.
 struct RansChoice {
-  kernels::RansFrequencies frequencies;
+  RansFrequencies frequencies;
   std::size_t num_rare;  // symbols that travel beside the streams
   bool placed;           // with their places
   bool paired;           // two streams
@@ -113,7 +116,7 @@ bool covers(const SharedTable& shared, EntropyCoder coder, const kernels::ByteCo
 }
 
 // The symbols whose values travel beside the stream.
-kernels::ByteSet rare_symbols(const kernels::RansFrequencies& frequencies) {
+kernels::ByteSet rare_symbols(const RansFrequencies& frequencies) {
   kernels::ByteSet rare;
   for (int s = 0; s < 256; ++s)
     if (frequencies.frequency[s] == 0 || frequencies.escapes(s))
@@ -122,7 +125,7 @@ kernels::ByteSet rare_symbols(const kernels::RansFrequencies& frequencies) {
 }
 
 // Whether a symbol without a frequency may occur.
-bool may_have_rare(const kernels::RansFrequencies& frequencies, const kernels::ByteCounts& counts,
+bool may_have_rare(const RansFrequencies& frequencies, const kernels::ByteCounts& counts,
                    CountedFrom from) {
   for (int s = 0; s < 256; ++s)
     if (frequencies.frequency[s] == 0 && (counts[s] > 0 || from == CountedFrom::kSample))
@@ -175,14 +178,14 @@ RansChoice BlockEncoder::State::choose_rans(std::span<const std::uint8_t> symbol
                                             bool use_shared) {
   const Weights weights = to_weights(counts);
   const double counted = from == CountedFrom::kSample ? sample.size() : symbols.size();
-  const auto coded_bytes = [&](const kernels::RansFrequencies& f) {
+  const auto coded_bytes = [&](const RansFrequencies& f) {
     return coded_bits(weights, f) / 8 * (symbols.size() / counted);
   };
   auto common = use_shared ? std::nullopt : choose_common_frequencies(weights);
   if (common && coded_bytes(*common) < kPlacedBytes) common.reset();
-  const kernels::RansFrequencies frequencies = use_shared ? shared->frequencies
-                                               : common   ? *common
-                                                          : *choose_frequencies(weights, from);
+  const RansFrequencies frequencies = use_shared ? shared->frequencies
+                                      : common   ? *common
+                                                 : *choose_frequencies(weights, from);
   const double bytes = coded_bytes(frequencies);
   std::size_t num_rare = 0, most_rare = symbols.size() / 64;
   if (common && may_have_rare(frequencies, counts, from)) {
@@ -257,7 +260,7 @@ std::span<const std::uint8_t> BlockEncoder::State::encode_huffman(
                                      (use_shared ? kSharedFlag : 0));
   std::size_t header_size = 1;
   if (!use_shared) {
-    const kernels::HuffmanLengths lengths = huffman_lengths(to_weights(counts));
+    const HuffmanLengths lengths = huffman_lengths(to_weights(counts));
     BitWriter writer(out.subspan(1, kMaxBlockHeader - 1));
     write_lengths(lengths, writer);
     header_size += writer.num_bytes();

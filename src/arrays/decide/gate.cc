@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "arrays/apply/apply.h"
+#include "arrays/apply/loop_treatment.h"
 #include "arrays/decide/gate_pass.h"
 #include "base/check.h"
 #include "kernels/measure/gather.h"
-#include "kernels/measure/max_magnitude.h"
+#include "kernels/measure/magnitude_range.h"
 
 namespace slimgrad {
 namespace {

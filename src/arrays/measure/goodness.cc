@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include <slimgrad/fit.h>
+#include <slimgrad/measure.h>
 
 #include "base/check.h"
 #include "math/measure/partial_mean.h"

@@ -3,6 +3,10 @@
 // sees shapes, layout and type, never a clock or the number of threads: both ways use threads
 // alike.
 //
+// The dense price is 0.96 of the product's share in torch's call for both products of the layer
+// (PRICE of bench/cost_fit.py says why 0.96): where the two ways are equal the product is dense,
+// and exact.
+//
 // Only which way is cheaper, and from which sparsity on, is meant to be right. The constants are
 // those of one machine; on another the slower way may be taken.
 #ifndef SLIMGRAD_ARRAYS_SPARSE_COST_H_
@@ -43,11 +47,10 @@ struct ProductCost {
 
 ProductCost predict_cost(const PricedProduct& product);
 
-// The same in parts, for fitting the constants: a cost is the sum of terms times constants,
-// which are those of a kind of kernel.
+// The same in parts, for fitting the constants: a cost is the sum of terms times constants.
 struct CostTerms {
-  int dense_kind, sparse_kind;
   std::vector<double> dense, compress, multiply;
+  double other;  // part of `compress` that has no fitted constant, in nanoseconds
 };
 CostTerms cost_terms(const PricedProduct& product);
 

@@ -57,6 +57,8 @@ struct ColumnTiles {
 };
 // The cheapest width of at most `max_eights`: wide tiles share overhead, narrow ones fit better.
 ColumnTiles column_tiles(std::int64_t columns, int max_eights);
+// For the gradient of the input.
+inline constexpr int kMaxInputEights = 8;
 
 // The survivors that outweigh the fixed cost of a sum: loading and storing totals, and its end.
 inline constexpr double kWantedSurvivors = 8;

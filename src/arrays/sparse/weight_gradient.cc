@@ -96,7 +96,8 @@ class WeightGradient {
         counts.multiply_seconds += watch.lap();
       }
     }
-    parallel(num_tiles(), [&](std::int64_t tile) { add_parts(tile, dw, strides); });
+    parallel(shape_.groups * num_channel_blocks(),
+             [&](std::int64_t block) { add_parts(block, dw, strides); });
     if (bias != nullptr)
       for (std::int64_t o = 0; o < shape_.out_channels; ++o) bias[o] = bias_of(o);
     counts.multiply_seconds += watch.lap();
@@ -180,25 +181,37 @@ class WeightGradient {
     return from_float<T>(static_cast<float>(total));
   }
 
-  void add_parts(std::int64_t tile, T* dw, const WeightStrides& strides) const {
-    const std::int64_t first_out = tile / tiles_.count() * shape_.group_out();
-    const std::int64_t first_in = tile % tiles_.count() * pixel_size();
-    const std::int64_t count = std::min(pixel_size(), shape_.group_in() - first_in);
-    std::int64_t at = 0;
-    for (std::int64_t o = 0; o < shape_.group_out(); ++o)
-      for (std::int64_t ty = 0; ty < shape_.y.taps; ++ty)
-        for (std::int64_t tx = 0; tx < shape_.x.taps; ++tx, at += pixel_size()) {
-          float total[8 * kernels::kMaxEights];
-          copy_eights(sums_of(tile, 0) + at, pixel_size(), total);
-          for (std::int64_t part = 1; part < parts_; ++part)
-            for (std::int64_t c = 0; c < pixel_size(); ++c) total[c] += sums_of(tile, part)[at + c];
-          T* const to = dw + (first_out + o) * strides.out + first_in * strides.in +
-                        ty * strides.y + tx * strides.x;
-          if (strides.in == 1)
-            store_tile_row(total, count, to);
-          else
-            for (std::int64_t c = 0; c < count; ++c) to[c * strides.in] = from_float<T>(total[c]);
-        }
+  // Some output channels of a group, whose weights lie together: with all of a tile's channels,
+  // pieces of cache lines that are some Ki apart would push each other out of the cache before the
+  // next tile completes them.
+  static constexpr std::int64_t kAddedChannels = 8;
+  std::int64_t num_channel_blocks() const {
+    return (shape_.group_out() + kAddedChannels - 1) / kAddedChannels;
+  }
+  void add_parts(std::int64_t block, T* dw, const WeightStrides& strides) const {
+    const std::int64_t group = block / num_channel_blocks();
+    const std::int64_t first = block % num_channel_blocks() * kAddedChannels;
+    const std::int64_t last = std::min(first + kAddedChannels, shape_.group_out());
+    for (std::int64_t t = 0; t < tiles_.count(); ++t) {
+      const std::int64_t tile = group * tiles_.count() + t, first_in = t * pixel_size();
+      const std::int64_t count = std::min(pixel_size(), shape_.group_in() - first_in);
+      std::int64_t at = first * tiles_.weights_size();
+      for (std::int64_t o = first; o < last; ++o)
+        for (std::int64_t ty = 0; ty < shape_.y.taps; ++ty)
+          for (std::int64_t tx = 0; tx < shape_.x.taps; ++tx, at += pixel_size()) {
+            float total[8 * kernels::kMaxEights];
+            copy_eights(sums_of(tile, 0) + at, pixel_size(), total);
+            for (std::int64_t part = 1; part < parts_; ++part)
+              for (std::int64_t c = 0; c < pixel_size(); ++c)
+                total[c] += sums_of(tile, part)[at + c];
+            T* const to = dw + (group * shape_.group_out() + o) * strides.out +
+                          first_in * strides.in + ty * strides.y + tx * strides.x;
+            if (strides.in == 1)
+              store_tile_row(total, count, to);
+            else
+              for (std::int64_t c = 0; c < count; ++c) to[c * strides.in] = from_float<T>(total[c]);
+          }
+    }
   }
 
   ConvShape shape_;

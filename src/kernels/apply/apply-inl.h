@@ -16,6 +16,7 @@
 
 #include "kernels/apply/apply.h"
 #include "kernels/apply/loop_treatment.h"
+#include "kernels/half_float-inl.h"
 #include "kernels/half_float.h"
 #include "kernels/philox-inl.h"
 
@@ -26,7 +27,6 @@ namespace HWY_NAMESPACE {
 using F32 = hn::CappedTag<float, 8>;
 using U32 = hn::RebindToUnsigned<F32>;
 using I32 = hn::RebindToSigned<F32>;
-using U16 = hn::Rebind<std::uint16_t, F32>;
 using Floats = hn::Vec<F32>;
 using Words = hn::Vec<U32>;
 using Integers = hn::Vec<I32>;
@@ -38,50 +38,13 @@ HWY_INLINE Integers splat(std::uint32_t bits) {
 HWY_INLINE Floats as_floats(Integers bits) { return hn::BitCast(F32(), bits); }
 HWY_INLINE Integers as_bits(Floats x) { return hn::BitCast(I32(), x); }
 
-// ---- loading and storing: half_float.h on vectors --------------------------------------------
-
-HWY_INLINE Integers load(const float* from) { return as_bits(hn::LoadU(F32(), from)); }
-
-HWY_INLINE Integers load(const BFloat16Bits* from) {
-  const auto half = hn::LoadU(U16(), &from->bits);
-  return hn::BitCast(I32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), half)));
+template <typename T>
+HWY_INLINE Integers load(const T* from) {
+  return as_bits(load_floats(F32(), from));
 }
-
-HWY_INLINE Integers load(const Float16Bits* from) {
-  const Integers half = hn::BitCast(I32(), hn::PromoteTo(U32(), hn::LoadU(U16(), &from->bits)));
-  const Integers magnitude = hn::And(half, splat(0x7fff));
-  const Integers rebias = splat(112u << 23);
-  const Integers normal = hn::Add(hn::ShiftLeft<13>(magnitude), rebias);
-  const Mask is_nonfinite = hn::Gt(magnitude, splat(0x7bff));
-  const Integers large = hn::Add(normal, hn::IfThenElseZero(is_nonfinite, rebias));
-  const Floats subnormal = hn::Mul(hn::ConvertTo(F32(), magnitude), hn::Set(F32(), 0x1p-24f));
-  const Mask is_subnormal = hn::Lt(magnitude, splat(0x0400));
-  const Integers sign = hn::ShiftLeft<16>(hn::And(half, splat(0x8000)));
-  return hn::Or(sign, hn::IfThenElse(is_subnormal, as_bits(subnormal), large));
-}
-
-HWY_INLINE void store(Integers bits, float* to) { hn::StoreU(as_floats(bits), F32(), to); }
-
-HWY_INLINE void store(Integers bits, BFloat16Bits* to) {
-  const U32 u32;
-  const Words words = hn::BitCast(u32, bits);
-  const Words odd = hn::And(hn::ShiftRight<16>(words), hn::Set(u32, 1));
-  const Words rounded = hn::ShiftRight<16>(hn::Add(hn::Add(words, hn::Set(u32, 0x7fff)), odd));
-  hn::StoreU(hn::DemoteTo(U16(), hn::BitCast(I32(), rounded)), U16(), &to->bits);
-}
-
-HWY_INLINE void store(Integers bits, Float16Bits* to) {
-  const Integers magnitude = hn::And(bits, splat(~kSignMask));
-  const Integers nonfinite = hn::ShiftRight<13>(hn::Sub(magnitude, splat(224u << 23)));
-  const Integers subnormal =
-      hn::Sub(as_bits(hn::Add(as_floats(magnitude), hn::Set(F32(), 0.5f))), splat(126u << 23));
-  const Integers odd = hn::And(hn::ShiftRight<13>(magnitude), splat(1));
-  const Integers normal = hn::ShiftRight<13>(
-      hn::Add(hn::Add(hn::Sub(magnitude, splat(112u << 23)), splat(0xfff)), odd));
-  Integers half = hn::IfThenElse(hn::Lt(magnitude, splat(113u << 23)), subnormal, normal);
-  half = hn::IfThenElse(hn::Gt(magnitude, splat(kInfinityBits - 1)), nonfinite, half);
-  const Integers sign = hn::And(hn::ShiftRight<16>(bits), splat(0x8000));
-  hn::StoreU(hn::DemoteTo(U16(), hn::Or(sign, half)), U16(), &to->bits);
+template <typename T>
+HWY_INLINE void store(Integers bits, T* to) {
+  store_float_bits(F32(), bits, to);
 }
 
 // ---- decisions -------------------------------------------------------------------------------

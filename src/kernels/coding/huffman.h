@@ -15,17 +15,12 @@
 #include <cstdint>
 #include <span>
 
-#include "base/decode_status.h"
+#include "formats/code_tables.h"
 
 namespace slimgrad::kernels {
 
-// Five words of 11 bits fit in what one 64-bit load can supply (64 - 7 - 1 bits).
-inline constexpr int kMaxHuffmanBits = 11;
 inline constexpr int kHuffmanStreams = 8;
 inline constexpr std::size_t kHuffmanSizeBytes = 4 * (kHuffmanStreams - 1);
-
-// The number of bits of each symbol's code word; 0 where the symbol does not occur.
-using HuffmanLengths = std::array<std::uint8_t, 256>;
 
 struct HuffmanEncodeTable {
   // The code word, its last bit highest, in the highest bits; its length in the lowest ones. So one
@@ -37,9 +32,6 @@ struct HuffmanDecodeTable {
   // For the next 11 bits: length of the code word that they begin with | symbol << 8.
   alignas(64) std::array<std::uint16_t, 1 << kMaxHuffmanBits> entries;
 };
-
-// Whether the lengths are those of a complete prefix code (Kraft's sum is one) within the limit.
-bool is_valid(const HuffmanLengths& lengths) noexcept;
 
 // Canonical code: words in order of length, then of symbol, count upwards. REQUIRES: is_valid.
 void build_encode_table(const HuffmanLengths& lengths, HuffmanEncodeTable& table) noexcept;

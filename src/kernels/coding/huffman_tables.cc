@@ -25,15 +25,6 @@ CanonicalCode canonical_code(const HuffmanLengths& lengths) noexcept {
 
 }  // namespace
 
-bool is_valid(const HuffmanLengths& lengths) noexcept {
-  std::uint32_t kraft = 0;
-  for (const int length : lengths) {
-    if (length > kMaxHuffmanBits) return false;
-    if (length > 0) kraft += 1u << (kMaxHuffmanBits - length);
-  }
-  return kraft == 1u << kMaxHuffmanBits;
-}
-
 void build_encode_table(const HuffmanLengths& lengths, HuffmanEncodeTable& table) noexcept {
   const CanonicalCode code = canonical_code(lengths);
   for (int s = 0; s < 256; ++s)

@@ -1,21 +1,11 @@
 #include "kernels/coding/rans.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/coding/rans_scalar.h"
 
 namespace slimgrad::kernels {
-
-bool is_valid(const RansFrequencies& frequencies) noexcept {
-  if (frequencies.escape > 255) return false;
-  if (frequencies.has_escape() && frequencies.frequency[frequencies.escape] == 0) return false;
-  std::uint32_t sum = 0;
-  for (const std::uint32_t frequency : frequencies.frequency) {
-    if (frequency > kMaxRansFrequency) return false;
-    sum += frequency;
-  }
-  return sum == kRansTotal;
-}
 
 void build_encode_table(const RansFrequencies& frequencies, RansEncodeTable& table) noexcept {
   using Entry = RansEncodeEntry;

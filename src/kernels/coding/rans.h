@@ -35,32 +35,13 @@
 #include <cstdint>
 #include <span>
 
-#include "base/decode_status.h"
+#include "formats/code_tables.h"
 
 namespace slimgrad::kernels {
 
 inline constexpr int kRansStates = 32;
 inline constexpr std::uint32_t kRansLow = 1u << 15;  // the states' lower bound and start
 inline constexpr std::size_t kRansStateBytes = 4 * kRansStates;
-inline constexpr int kRansBits = 12;  // n
-inline constexpr std::uint32_t kRansTotal = 1u << kRansBits;
-inline constexpr std::uint32_t kMaxRansFrequency = kRansTotal - 1;
-
-// Frequencies of the 256 symbols, adding up to 4096, none above 4095, so that a slot of the decode
-// table fits in 32 bits. That excludes only data of a single symbol, which needs no coder.
-struct RansFrequencies {
-  std::array<std::uint16_t, 256> frequency = {};
-  int escape = -1;  // none, or a symbol with a frequency, which stands for those without
-
-  bool has_escape() const { return escape >= 0; }
-  // Whether the symbol's value travels beside the stream.
-  bool escapes(int symbol) const {
-    return has_escape() && (symbol == escape || frequency[static_cast<std::size_t>(symbol)] == 0);
-  }
-};
-
-// Whether the frequencies keep the promises above.
-bool is_valid(const RansFrequencies& frequencies) noexcept;
 
 // All that an encoder needs of a symbol, in one load of 64 bits.
 //

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/philox-inl.h"
 #endif
+#include "formats/value_types.h"
 #include "kernels/coding/uniform.h"
 #include "kernels/dispatch.h"
 #include "kernels/half_float-inl.h"
@@ -25,11 +25,6 @@ namespace slimgrad::kernels::uniform {
 // that in the low bits.
 constexpr float kRound = 0x1.8p23f;
 
-template <typename T>
-float value_of(T value) {
-  return std::bit_cast<float>(float_bits(value));
-}
-
 constexpr std::uint32_t offset_of(int half) {
   return static_cast<std::uint32_t>(half) - std::bit_cast<std::uint32_t>(kRound);
 }
@@ -40,7 +35,7 @@ void quantize_scalar(std::span<const T> values, float step, int half,
                      std::uint8_t* symbols) noexcept {
   const auto limit = static_cast<float>(half);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const float limited = std::min(std::max(value_of(values[i]) / step, -limit), limit);
+    const float limited = std::min(std::max(to_float(values[i]) / step, -limit), limit);
     symbols[i] =
         static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(limited + kRound) + offset_of(half));
   }
@@ -52,21 +47,19 @@ void round_scalar(std::span<const T> values, float step, int half, const RandomS
                   std::uint64_t first_index, std::uint8_t* symbols) noexcept {
   const auto limit = static_cast<float>(half);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const float quotient = std::clamp(value_of(values[i]) / step, -limit, limit);
+    const float quotient = std::clamp(to_float(values[i]) / step, -limit, limit);
     const float below = std::floor(quotient);
     const bool up = random.happens(first_index + i, quotient - below);
     symbols[i] = static_cast<std::uint8_t>(static_cast<int>(below) + (up ? 1 : 0) + half);
   }
 }
 
-constexpr float kLargest = std::numeric_limits<float>::max();
-
 template <bool add>
 void restore_scalar(std::span<const std::uint8_t> symbols, float step, int half,
                     float* values) noexcept {
   for (std::size_t i = 0; i < symbols.size(); ++i) {
     const float product = static_cast<float>(symbols[i] - half) * step;
-    const float value = std::min(std::max(product, -kLargest), kLargest);
+    const float value = std::min(std::max(product, -kLargest<float>), kLargest<float>);
     values[i] = add ? values[i] + value : value;
   }
 }
@@ -180,7 +173,7 @@ std::size_t restore(std::span<const std::uint8_t> symbols, float step, int half,
   const hn::RebindToSigned<decltype(d)> i32;
   const hn::Rebind<std::uint8_t, decltype(d)> d8;
   const std::size_t lanes = hn::Lanes(d);
-  const auto steps = hn::Set(d, step), largest = hn::Set(d, kLargest);
+  const auto steps = hn::Set(d, step), largest = hn::Set(d, kLargest<float>);
   const auto middle = hn::Set(i32, half);
   std::size_t i = 0;
   for (; i + lanes <= symbols.size(); i += lanes) {

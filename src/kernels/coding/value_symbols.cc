@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <type_traits>
 
 #include <slimgrad/half.h>
+
+#include "kernels/half_float.h"
 
 namespace slimgrad::kernels {
 namespace {
@@ -106,16 +109,44 @@ std::size_t count_symbol(std::span<const std::uint8_t> symbols, std::uint8_t sym
   return static_cast<std::size_t>(std::count(symbols.begin(), symbols.end(), symbol));
 }
 
+ByteCounts count_bytes(std::span<const std::uint8_t> bytes) noexcept {
+  // Equal neighbours would wait for each other's increment; four tables keep them apart. About one
+  // cycle a byte: the stores are the limit.
+  std::uint32_t tables[4][256] = {};
+  std::size_t i = 0;
+  for (; i + 16 <= bytes.size(); i += 16) {
+    std::uint32_t words[4];
+    std::memcpy(words, bytes.data() + i, 16);
+    for (const std::uint32_t word : words) {
+      ++tables[0][word & 0xff];
+      ++tables[1][word >> 8 & 0xff];
+      ++tables[2][word >> 16 & 0xff];
+      ++tables[3][word >> 24];
+    }
+  }
+  for (; i < bytes.size(); ++i) ++tables[0][bytes[i]];
+  ByteCounts counts = {};
+  for (const auto& table : tables)
+    for (int s = 0; s < 256; ++s) counts[s] += table[s];
+  return counts;
+}
+
 template <typename T>
 void look_up(std::span<const std::uint8_t> symbols, const std::array<T, 256>& table,
              T* values) noexcept {
   for (std::size_t i = 0; i < symbols.size(); ++i) values[i] = table[symbols[i]];
 }
 
-#define SLIMGRAD_INSTANTIATE(T)                                                          \
-  template std::size_t split_classes(std::span<const T>, T, std::uint8_t*, T*) noexcept; \
-  template void merge_classes(std::span<const std::uint8_t>, T, const T*, T*) noexcept;  \
-  template void look_up(std::span<const std::uint8_t>, const std::array<T, 256>&, T*) noexcept;
+template <typename T>
+void add_values(const T* values, std::size_t num_values, float* sums) noexcept {
+  for (std::size_t i = 0; i < num_values; ++i) sums[i] += to_float(values[i]);
+}
+
+#define SLIMGRAD_INSTANTIATE(T)                                                                 \
+  template std::size_t split_classes(std::span<const T>, T, std::uint8_t*, T*) noexcept;        \
+  template void merge_classes(std::span<const std::uint8_t>, T, const T*, T*) noexcept;         \
+  template void look_up(std::span<const std::uint8_t>, const std::array<T, 256>&, T*) noexcept; \
+  template void add_values(const T*, std::size_t, float*) noexcept;
 
 SLIMGRAD_INSTANTIATE(float)
 SLIMGRAD_INSTANTIATE(BFloat16Bits)

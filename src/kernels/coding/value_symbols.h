@@ -1,6 +1,6 @@
-// Values as 8-bit symbols and back, for payloads: the classes of a pruned tensor, and tables. T is
-// float, BFloat16Bits or Float16Bits. Plain loops that compilers vectorize. noexcept, no
-// allocation, any thread; the same on every CPU.
+// Values as 8-bit symbols and back, for payloads: the classes of a pruned tensor, counts, tables,
+// and sums of what comes back. T is float, BFloat16Bits or Float16Bits. Plain loops that compilers
+// vectorize. noexcept, no allocation, any thread; the same on every CPU.
 #ifndef SLIMGRAD_KERNELS_CODING_VALUE_SYMBOLS_H_
 #define SLIMGRAD_KERNELS_CODING_VALUE_SYMBOLS_H_
 
@@ -26,10 +26,17 @@ void merge_classes(std::span<const std::uint8_t> classes, T threshold, const T* 
 
 std::uint8_t largest_symbol(std::span<const std::uint8_t> symbols) noexcept;
 std::size_t count_symbol(std::span<const std::uint8_t> symbols, std::uint8_t symbol) noexcept;
+// How often each symbol occurs. REQUIRES: fewer than 2^32 of them.
+using ByteCounts = std::array<std::uint32_t, 256>;
+ByteCounts count_bytes(std::span<const std::uint8_t> bytes) noexcept;
 
 template <typename T>
 void look_up(std::span<const std::uint8_t> symbols, const std::array<T, 256>& table,
              T* values) noexcept;
+
+// sums[i] += values[i] in float32, each with one rounding.
+template <typename T>
+void add_values(const T* values, std::size_t num_values, float* sums) noexcept;
 
 }  // namespace slimgrad::kernels
 

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include <slimgrad/half.h>
+
 namespace slimgrad::kernels {
 
 // As bits of float32 magnitudes (magnitude.h).
@@ -18,6 +20,12 @@ struct MagnitudeRange {
 
 template <typename T>
 MagnitudeRange magnitude_range(std::span<const T> values) noexcept;
+
+// The largest finite |x| alone: what the scale of a grid needs and a sample would miss. 0 if there
+// is no finite value.
+float max_magnitude(std::span<const float> values) noexcept;
+float max_magnitude(std::span<const BFloat16Bits> values) noexcept;
+float max_magnitude(std::span<const Float16Bits> values) noexcept;
 
 }  // namespace slimgrad::kernels
 

@@ -1,6 +1,6 @@
 // The order of the bits of non-negative floats, of any of the three types, is the order of the
 // floats: the maximum is one of integers, and Inf and NaN are the largest of them.
-#include "kernels/measure/max_magnitude.h"
+#include "kernels/measure/magnitude_range.h"
 
 #include <algorithm>
 #include <bit>
@@ -86,7 +86,7 @@ float max_of(std::span<const T> values, std::int16_t infinity) {
   if (use_scalar()) return max_scalar(values);
   const auto* halves = reinterpret_cast<const std::int16_t*>(values.data());
   const std::int16_t max = HWY_DYNAMIC_DISPATCH(max_of_halves)(halves, values.size(), infinity);
-  return std::bit_cast<float>(float_bits(T{static_cast<std::uint16_t>(max)}));
+  return to_float(T{static_cast<std::uint16_t>(max)});
 }
 
 }  // namespace

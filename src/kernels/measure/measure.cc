@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/dispatch.h"
+#include "kernels/half_float-inl.h"
 #include "kernels/magnitude.h"
 #include "kernels/measure/log2.h"
 #include "kernels/measure/measure.h"
@@ -185,43 +186,14 @@ using VectorKernels = PlainKernels;
 #else
 
 namespace hn = hwy::HWY_NAMESPACE;
+using slimgrad::kernels::HWY_NAMESPACE::load_magnitudes;
 
 using F64 = hn::ScalableTag<double>;
 using F32 = hn::CappedTag<float, kLanes>;
-using U32 = hn::RebindToUnsigned<F32>;
 using I32 = hn::RebindToSigned<F32>;
-using U16 = hn::Rebind<std::uint16_t, U32>;
 using Doubles = hn::Vec<F64>;
 using Floats = hn::Vec<F32>;
-using Words = hn::Vec<U32>;
 using Integers = hn::Vec<I32>;
-
-// Vectors of magnitude_bits(), type by type.
-HWY_INLINE Words load_magnitudes(const float* from) {
-  const U32 u32;
-  return hn::And(hn::BitCast(u32, hn::LoadU(F32(), from)), hn::Set(u32, ~kSignMask));
-}
-
-HWY_INLINE Words load_magnitudes(const BFloat16Bits* from) {
-  const U32 u32;
-  const auto half = hn::LoadU(U16(), &from->bits);
-  return hn::And(hn::ShiftLeft<16>(hn::PromoteTo(u32, half)), hn::Set(u32, ~kSignMask));
-}
-
-HWY_INLINE Words load_magnitudes(const Float16Bits* from) {
-  const F32 f32;
-  const U32 u32;
-  const I32 i32;
-  const auto half = hn::And(hn::LoadU(U16(), &from->bits), hn::Set(U16(), 0x7fff));
-  const Integers magnitude = hn::BitCast(i32, hn::PromoteTo(u32, half));
-  const Integers rebias = hn::Set(i32, 112 << 23);
-  const Integers normal = hn::Add(hn::ShiftLeft<13>(magnitude), rebias);
-  const auto is_nonfinite = hn::Gt(magnitude, hn::Set(i32, 0x7bff));
-  const Integers large = hn::Add(normal, hn::IfThenElseZero(is_nonfinite, rebias));
-  const Floats subnormal = hn::Mul(hn::ConvertTo(f32, magnitude), hn::Set(f32, 0x1p-24f));
-  const auto is_subnormal = hn::Lt(magnitude, hn::Set(i32, 0x0400));
-  return hn::BitCast(u32, hn::IfThenElse(is_subnormal, hn::BitCast(i32, subnormal), large));
-}
 
 // log2_bend() of log2.h.
 HWY_INLINE Floats log2_bends(Integers bits) {
@@ -295,7 +267,7 @@ struct VectorKernels {
       Floats sum_abs = hn::Zero(f32), sum_square = hn::Zero(f32);
       const T* const lanes = values + part * kWidth;
       for (std::size_t row = 0; row < kBlockRows; ++row) {
-        const Integers bits = hn::BitCast(i32, load_magnitudes(lanes + row * kLanes));
+        const Integers bits = load_magnitudes(F32(), lanes + row * kLanes);
         const auto is_nonzero = hn::Gt(bits, hn::Zero(i32));
         num_nonzero = count(num_nonzero, is_nonzero);
         min_bits = hn::IfThenElse(is_nonzero, hn::Min(min_bits, bits), min_bits);
@@ -339,7 +311,7 @@ struct VectorKernels {
     Integers max_bits = hn::Zero(i32), zeros = hn::Zero(i32), nonfinites = hn::Zero(i32);
     for (std::size_t part = 0; part < kLanes; part += kWidth) {
       for (std::size_t row = 0; row < num_rows; ++row) {
-        Integers bits = hn::BitCast(i32, load_magnitudes(values + row * kLanes + part));
+        Integers bits = load_magnitudes(F32(), values + row * kLanes + part);
         const auto is_nonfinite = hn::Gt(bits, hn::Set(i32, kInfinityBits - 1));
         nonfinites = count(nonfinites, is_nonfinite);
         bits = hn::IfThenZeroElse(is_nonfinite, bits);  // From here on Inf and NaN are zeros.

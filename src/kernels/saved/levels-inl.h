@@ -13,8 +13,8 @@
 #include <cstdint>
 
 #include "formats/saved.h"
+#include "formats/value_types.h"
 #include "kernels/half_float-inl.h"
-#include "kernels/saved/range.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace slimgrad::kernels {
@@ -33,7 +33,8 @@ HWY_INLINE hn::Vec<F32> levels_at(F32 f32, V codes, hn::Vec<F32> lowest, hn::Vec
   return hn::IfThenZeroElse(hn::RebindMask(f32, hn::Eq(codes, hn::Zero(u32))), x);
 }
 
-// As numbers of the array's type, in its range.
+// As numbers of the array's type, in its range: the uppermost level may lie above it, because its
+// step is rounded up.
 template <bool kHasZeros, typename T, class F32, class V>
 HWY_INLINE void store_levels(F32 f32, V codes, hn::Vec<F32> lowest, hn::Vec<F32> step, T* to) {
   auto x = levels_at<kHasZeros>(f32, codes, lowest, step);
@@ -205,8 +206,7 @@ HWY_INLINE bool unpack_block_of_bytes(const std::uint32_t* words, const std::uin
         const Words bits =
             hn::BitCast(u32, levels.has_zeros ? levels_at<true>(f32, codes, lowest, step)
                                               : levels_at<false>(f32, codes, lowest, step));
-        const Words is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u32, 1));
-        return hn::Add(hn::Add(bits, hn::Set(u32, 0x7fff)), is_odd);  // The upper half is rounded.
+        return round_upper_half(u32, bits);
       };
       for (std::size_t v = 0; v < kNumVectors; v += 2) {
         const Words even = next(columns[v]), odd = next(columns[v + 1]);

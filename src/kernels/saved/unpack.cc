@@ -3,10 +3,10 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "formats/value_types.h"
 #include "kernels/any_values.h"
 #include "kernels/dispatch.h"
 #include "kernels/half_float.h"
-#include "kernels/saved/range.h"
 #include "kernels/saved/saved.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -73,7 +73,7 @@ HWY_INLINE void append_row(const SurvivorBits& bits, std::size_t first, std::siz
   std::int64_t* const ends = room.ends;
   bits.for_each(first, count, [=](std::size_t i) HWY_ATTR {
     const std::int64_t to = ends[i]++;
-    values[to] = std::bit_cast<float>(float_bits(x[i]));
+    values[to] = to_float(x[i]);
     offsets[to] = offset;
   });
 }
@@ -88,7 +88,7 @@ HWY_INLINE void append_rows(const SurvivorBits& bits, std::size_t count, std::si
   std::int64_t* const ends = room.ends;
   bits.for_each(0, count * width, [=](std::size_t i) HWY_ATTR {
     const std::int64_t to = ends[i & (width - 1)]++;
-    values[to] = std::bit_cast<float>(float_bits(x[i]));
+    values[to] = to_float(x[i]);
     offsets[to] = row_offsets[i >> shift];
   });
 }

@@ -39,7 +39,7 @@ HWY_INLINE std::size_t append(const SurvivorBits& bits, std::size_t first, std::
   float* const values = block.values + end;
   std::int32_t* const offsets = block.offsets + end;
   return bits.pick(first, count, [=](std::size_t k, std::size_t i) HWY_ATTR {
-    values[k] = std::bit_cast<float>(float_bits(x[i]));
+    values[k] = to_float(x[i]);
     if constexpr (by_table)
       offsets[k] = offset + table[i];
     else
@@ -87,7 +87,7 @@ HWY_INLINE std::int64_t append_narrow(const SurvivorBits& bits, const MatrixRows
   bits.pick(0, static_cast<std::size_t>(last - first) * columns,
             [=](std::size_t k, std::size_t i) HWY_ATTR {
               const std::size_t column = i & (columns - 1);
-              values[k] = std::bit_cast<float>(float_bits(x[i]));
+              values[k] = to_float(x[i]);
               if constexpr (by_table)
                 offsets[k] = table[column] + row_offsets[i >> shift];
               else

@@ -12,7 +12,6 @@
 #include "base/names.h"
 #include "base/portable_math.h"
 #include "math/decide/grid_error.h"
-#include "math/decide/quantizer_error.h"
 #include "math/normal.h"
 #include "math/quiet_policy.h"
 

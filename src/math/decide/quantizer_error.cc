@@ -1,4 +1,4 @@
-#include "math/decide/quantizer_error.h"
+#include "math/decide/grid_error.h"
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "math/measure/shape_root.h"
 #include "math/quiet_policy.h"
 
 namespace slimgrad {

@@ -7,6 +7,10 @@
 #ifndef SLIMGRAD_MATH_MEASURE_GENNORM_H_
 #define SLIMGRAD_MATH_MEASURE_GENNORM_H_
 
+#include <cmath>
+
+#include "math/newton.h"
+
 namespace slimgrad {
 
 struct Gennorm {
@@ -37,6 +41,19 @@ double gennorm_shape_of_moment_ratio(double ratio);
 // second the law is the uniform one to within a percent.
 inline constexpr double kMinGennormShape = 1.0 / 64;
 inline constexpr double kMaxGennormShape = 128;
+
+// How equations for the shape are solved: falling_root() over ln shape, in which the equations are
+// nearly straight, between the smallest and the largest shape that fits return; exactly these where
+// there is no root in between.
+template <typename FunctionOfLogShape>
+double shape_root(FunctionOfLogShape&& function, double start_shape, double tolerance) {
+  const double low = std::log(kMinGennormShape);
+  const double high = std::log(kMaxGennormShape);
+  const double root = falling_root(function, std::log(start_shape), low, high, tolerance);
+  if (root <= low) return kMinGennormShape;
+  if (root >= high) return kMaxGennormShape;
+  return std::exp(root);
+}
 
 }  // namespace slimgrad
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "math/measure/shape_root.h"
+#include "math/measure/gennorm.h"
 
 namespace slimgrad {
 namespace {

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <span>
 
-#include "arrays/apply/apply.h"
+#include "arrays/apply/loop_treatment.h"
 #include "torch/apply/apply.h"
 #include "torch/checks.h"
 #include "torch/elements.h"

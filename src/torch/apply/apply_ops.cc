@@ -94,10 +94,20 @@ void register_ways(torch::Library& m) {
   m.impl("prune_quantize_", ValueErrors<&Op<&Way::in_place, kBoth>::call>::call);
 }
 
+std::vector<std::int64_t> parse_float_choice_op(std::string_view text) {
+  const std::optional<FloatChoice> choice = parse_float_choice(text);
+  if (!choice) return {};
+  if (!choice->format) return {choice->bits};
+  return {choice->bits, choice->format->exponent_bits(), choice->format->mantissa_bits()};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { register_ways<Cpu, std::int64_t>(m); }
-TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) { register_ways<Aten, std::int64_t>(m); }
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
+  register_ways<Aten, std::int64_t>(m);
+  m.impl("parse_float_choice", parse_float_choice_op);
+}
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) { register_ways<Shapes, c10::SymInt>(m); }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   for (const char* name :

@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "kernels/measure/gather.h"
-#include "kernels/measure/max_magnitude.h"
+#include "kernels/measure/magnitude_range.h"
 #include "torch/apply/apply.h"
 #include "torch/elements.h"
 #include "torch/threads.h"

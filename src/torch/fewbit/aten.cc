@@ -119,7 +119,7 @@ at::Tensor multiplied(const at::Tensor& grad, at::IntArrayRef strides, const at:
 
 at::Tensor stepwise_backward_aten(const at::Tensor& grad, const at::Tensor& codes,
                                   at::ArrayRef<double> levels, at::IntArrayRef strides) {
-  const kernels::StepLookup steps = lookup_of_levels("stepwise_backward", grad, codes, levels);
+  const kernels::StepLookup steps = checked_levels("stepwise_backward", grad, codes, levels);
   const at::Tensor code = unpacked(codes, steps.bits, grad.numel());
   const at::Tensor table = on_device(steps.levels, 1 << steps.bits, grad);
   return multiplied(grad, strides, table.index_select(0, code), Zero::kBlocks);

@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "kernels/dispatch.h"
-#include "kernels/fewbit/invertible.h"
 #include "math/fewbit/inverse_table.h"
 #include "torch/checks.h"
 #include "torch/elements.h"
@@ -27,10 +26,8 @@ at::Tensor stepwise_codes(const at::Tensor& x, at::ArrayRef<double> borders, boo
   with_element_type(x.scalar_type(), [&]<typename T>() {
     const auto values = elements<T>(dense);
     const auto words = mutable_elements<std::uint32_t>(codes);
-    for_blocks(values.size(), steps.bits, [&](const BlockRange& range) {
-      kernels::pack_codes<T>(values.subspan(range.first_value, range.num_values), steps,
-                             words.subspan(range.first_word, range.num_words));
-    });
+    for_fewbit_ranges(values.size(),
+                      [&](FewbitRange range) { pack_codes(values, steps, words, range); });
   });
   return codes;
 }
@@ -45,10 +42,8 @@ void multiply_levels(const at::Tensor& grad, const at::Tensor& codes,
     const auto from = elements<T>(grad);
     const auto to = mutable_elements<T>(result);
     const auto words = elements<std::uint32_t>(plain_codes);
-    for_blocks(from.size(), steps.bits, [&](const BlockRange& range) {
-      kernels::multiply_levels<T>(from.subspan(range.first_value, range.num_values),
-                                  words.subspan(range.first_word, range.num_words), steps,
-                                  to.subspan(range.first_value, range.num_values));
+    for_fewbit_ranges(from.size(), [&](FewbitRange range) {
+      slimgrad::multiply_levels(from, words, steps, to, range);
     });
   });
 }
@@ -57,7 +52,7 @@ void multiply_levels(const at::Tensor& grad, const at::Tensor& codes,
 at::Tensor stepwise_backward(const at::Tensor& grad, const at::Tensor& codes,
                              at::ArrayRef<double> levels, at::IntArrayRef strides) {
   kernels::obey_environment();
-  const kernels::StepLookup steps = lookup_of_levels(kStepwise, grad, codes, levels);
+  const kernels::StepLookup steps = checked_levels(kStepwise, grad, codes, levels);
   at::Tensor result = at::empty_strided(grad.sizes(), strides, grad.options());
   check(result.is_non_overlapping_and_dense(), kStepwise, "strides of a dense tensor", strides);
   const at::Tensor dense = grad.strides() == strides ? grad : result.copy_(grad);
@@ -67,7 +62,7 @@ at::Tensor stepwise_backward(const at::Tensor& grad, const at::Tensor& codes,
 
 void stepwise_backward_(at::Tensor& grad, const at::Tensor& codes, at::ArrayRef<double> levels) {
   kernels::obey_environment();
-  const kernels::StepLookup steps = lookup_of_levels("stepwise_backward_", grad, codes, levels);
+  const kernels::StepLookup steps = checked_levels("stepwise_backward_", grad, codes, levels);
   check(grad.is_non_overlapping_and_dense(), "stepwise_backward_", "a dense gradient",
         grad.strides());
   multiply_levels(grad, codes, steps, grad);
@@ -84,11 +79,8 @@ void multiply_slopes(const at::Tensor& grad, const at::Tensor& y, const at::Tens
     const auto outputs = elements<T>(y);
     const auto to = mutable_elements<T>(result);
     const auto words = elements<std::uint32_t>(plain_codes);
-    for_blocks(from.size(), 1, [&](const BlockRange& range) {
-      kernels::multiply_slopes<T>(from.subspan(range.first_value, range.num_values),
-                                  outputs.subspan(range.first_value, range.num_values),
-                                  words.subspan(range.first_word, range.num_words), table,
-                                  to.subspan(range.first_value, range.num_values));
+    for_fewbit_ranges(from.size(), [&](FewbitRange range) {
+      slimgrad::multiply_slopes(from, outputs, words, table, to, range);
     });
   });
 }

@@ -32,29 +32,10 @@ void check_codes(std::string_view op, const at::Tensor& codes, const at::Tensor&
 
 }  // namespace
 
-int bits_of_levels(std::string_view op, std::size_t num_levels) {
-  for (int bits = 1; bits <= fewbit::kMaxBits; ++bits)
-    if (num_levels == std::size_t{1} << bits) return bits;
-  throw_invalid(op, "2, 4, 8 or 16 levels, one more than borders", num_levels);
-}
-
-kernels::StepLookup lookup_of_borders(std::string_view op, at::ArrayRef<double> borders,
-                                      bool even) {
-  kernels::StepLookup steps{.bits = bits_of_levels(op, borders.size() + 1), .is_even = even};
-  for (std::size_t i = 0; i < borders.size(); ++i) {
-    check(!std::isnan(borders[i]) && (i == 0 || borders[i - 1] <= borders[i]), op,
-          "borders in ascending order", borders);
-    steps.borders[i] = static_cast<float>(borders[i]);
-  }
-  return steps;
-}
-
-kernels::StepLookup lookup_of_levels(const char* op, const at::Tensor& grad,
-                                     const at::Tensor& codes, at::ArrayRef<double> levels) {
+kernels::StepLookup checked_levels(const char* op, const at::Tensor& grad, const at::Tensor& codes,
+                                   at::ArrayRef<double> levels) {
   check_float_dtype(grad, op);
-  kernels::StepLookup steps{.bits = bits_of_levels(op, levels.size())};
-  std::transform(levels.begin(), levels.end(), steps.levels,
-                 [](double level) { return static_cast<float>(level); });
+  const kernels::StepLookup steps = lookup_of_levels(op, levels);
   check_codes(op, codes, grad, steps.bits);
   return steps;
 }
@@ -101,13 +82,13 @@ at::Tensor stepwise_codes_meta(const at::Tensor& x, at::ArrayRef<double> borders
 
 at::Tensor stepwise_backward_meta(const at::Tensor& grad, const at::Tensor& codes,
                                   at::ArrayRef<double> levels, c10::SymIntArrayRef strides) {
-  lookup_of_levels("stepwise_backward", grad, codes, levels);
+  checked_levels("stepwise_backward", grad, codes, levels);
   return at::empty_strided_symint(grad.sym_sizes(), strides, grad.options());
 }
 
 void stepwise_backward_inplace_meta(at::Tensor& grad, const at::Tensor& codes,
                                     at::ArrayRef<double> levels) {
-  lookup_of_levels("stepwise_backward_", grad, codes, levels);
+  checked_levels("stepwise_backward_", grad, codes, levels);
 }
 
 at::Tensor invertible_backward_meta(const at::Tensor& grad, const at::Tensor& y,

@@ -1,12 +1,14 @@
-// measure: the statistics of a tensor.
+// measure: the statistics of a tensor; and the record of a run, which holds them.
 #include <slimgrad/measure.h>
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <slimgrad/torch.h>
 
+#include "arrays/measure/run_record.h"
 #include "torch/checks.h"
 #include "torch/elements.h"
 #include "torch/errors.h"
@@ -48,11 +50,33 @@ at::Tensor histogram_edges() {
   return edges;
 }
 
+using Texts = std::vector<std::string>;
+std::tuple<std::int64_t, Texts, Texts, Texts, c10::List<bool>> record_fields_op() {
+  Texts kinds, names, types;
+  c10::List<bool> required;
+  for (const RecordField& field : record_fields()) {
+    kinds.push_back(field.kind);
+    names.push_back(field.name);
+    types.push_back(field.type);
+    required.push_back(field.is_required);
+  }
+  return {kRecordSchema, kinds, names, types, required};
+}
+
+std::string record_line_op(std::string_view fields) { return record_line(fields); }
+
+std::string histogram_fields_op(const at::Tensor& stats) {
+  return histogram_fields(stats_from_tensor(stats, "histogram_fields"));
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("stats_fields", stats_fields);
   m.impl("histogram_edges", histogram_edges);
+  m.impl("record_fields", record_fields_op);
+  m.impl("record_line", ValueErrors<&record_line_op>::call);
+  m.impl("histogram_fields", ValueErrors<&histogram_fields_op>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { m.impl("measure", ValueErrors<&measure_cpu>::call); }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {

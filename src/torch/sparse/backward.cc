@@ -95,7 +95,7 @@ class GatedProduct {
     constexpr std::int64_t kZeroSample = 4096;
     if (!prunes()) see(pass_.sample(kZeroSample));
     const auto lock = lock_plans();
-    if (choice_.is_open()) choice_.decide(predict_cost(layer_.priced(product_)));
+    if (choice_.is_open()) choice_.decide(predict_cost(layer_.priced(product_)), ChosenBy::kModel);
     return choice_.way(prunes() ? pass_.sparsity() : pass_.stats().zero_fraction);
   }
 

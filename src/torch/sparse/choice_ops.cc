@@ -128,8 +128,8 @@ ReportTuple sparse_report_op(const at::Tensor& choice, std::string_view product)
           report.multiply_seconds};
 }
 
-using CostTuple = std::tuple<std::vector<std::int64_t>, std::vector<double>, std::vector<double>,
-                             std::vector<double>, std::vector<double>>;
+using CostTuple = std::tuple<std::vector<double>, std::vector<double>, std::vector<double>, double,
+                             std::vector<double>>;
 
 CostTuple sparse_cost_op(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight,
                          at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
@@ -139,10 +139,10 @@ CostTuple sparse_cost_op(const at::Tensor& gradient, const at::Tensor& x, const 
   const PricedProduct priced = layer.priced(parse_product(product, kOp));
   const CostTerms terms = cost_terms(priced);
   const ProductCost cost = predict_cost(priced);
-  return {{terms.dense_kind, terms.sparse_kind},
-          terms.dense,
+  return {terms.dense,
           terms.compress,
           terms.multiply,
+          terms.other,
           {cost.dense, cost.compress, cost.multiply}};
 }
 

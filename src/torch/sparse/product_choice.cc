@@ -57,19 +57,6 @@ void ProductChoice::decide(const ProductCost& cost, ChosenBy by) {
   fields_[kChoiceBy] = static_cast<double>(by);
 }
 
-void ProductChoice::decide(ProductCost predicted) {
-  // Sparse has to look clearly better. The model prices a product alone, but torch computes both
-  // dense products of a convolution in one call, which lays its tensors out once, so a product that
-  // becomes sparse saves less than its price; and the constants are those of one machine. With 1
-  // instead, a ResNet-20 and a ResNet-18 pruned to 0.4 took 1.1 to 1.3 of a plain step on another
-  // machine, with 0.75 1.01 to 1.03; at higher sparsities neither got slower.
-  // It has a price: on the machine of the constants products by themselves lose up to 30 %
-  // (docs/benchmarks.md).
-  constexpr double kWorthwhile = 0.75;
-  predicted.dense *= kWorthwhile;
-  decide(predicted, ChosenBy::kModel);
-}
-
 Way ProductChoice::way(double sparsity) const {
   if (is_timing()) return Way::kBoth;
   switch (setting()) {

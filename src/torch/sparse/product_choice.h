@@ -59,8 +59,8 @@ class ProductChoice {
   bool is_open() const {
     return setting() == SparseWay::kAuto && field(kChoiceBy) == std::int64_t{0};
   }
-  // What the model says.
-  void decide(ProductCost predicted);
+  // A break-even, from the costs that `by` gives.
+  void decide(const ProductCost& cost, ChosenBy by);
   // REQUIRES: not is_open().
   Way way(double sparsity) const;
   // What a backward pass did; one that timed both ways is no part of the training.
@@ -86,7 +86,6 @@ class ProductChoice {
   ProductCost best_times() const {
     return {fields_[kChoiceDense], fields_[kChoiceCompress], fields_[kChoiceMultiply]};
   }
-  void decide(const ProductCost& cost, ChosenBy by);
 
   const double *always_, *timing_;
   double* fields_;

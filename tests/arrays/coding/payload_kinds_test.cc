@@ -12,9 +12,9 @@
 
 #include <slimgrad/apply.h>
 
-#include "arrays/coding/frequencies.h"
 #include "arrays/coding/payload_samples.h"
 #include "arrays/coding/symbols.h"
+#include "math/coding/frequencies.h"
 
 namespace slimgrad {
 namespace {

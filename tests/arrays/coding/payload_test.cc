@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "arrays/coding/frequencies.h"
 #include "arrays/coding/payload_samples.h"
 #include "arrays/coding/symbols.h"
 #include "kernels/dispatch.h"
+#include "math/coding/frequencies.h"
 
 namespace slimgrad {
 namespace {

@@ -6,6 +6,8 @@
 
 #include "arrays/coding/symbols.h"
 #include "kernels/coding/escapes.h"
+#include "kernels/coding/rans.h"
+#include "kernels/coding/value_symbols.h"
 
 namespace slimgrad {
 namespace {
@@ -188,7 +190,7 @@ TEST(SymbolBlock, EveryTruncationAndBitFlipOfPlacedSymbols) {
       weights[s] = 0;
       rare.insert(static_cast<std::uint8_t>(s));
     }
-  const kernels::RansFrequencies frequencies = fit_frequencies(weights).value();
+  const RansFrequencies frequencies = fit_frequencies(weights).value();
   Bytes values(kernels::most_placed(symbols.size())), gaps(2 * values.size());
   const std::size_t count = kernels::copy_placed(symbols, rare, values.data(), gaps.data());
   ASSERT_GT(count, 10u);
@@ -210,7 +212,7 @@ TEST(SymbolBlock, EveryTruncationAndBitFlipOfPlacedSymbols) {
 // A block of two streams with rare symbols, and where in it their number is.
 struct BlockWithRareSymbols {
   Bytes symbols, block;
-  kernels::RansFrequencies frequencies;
+  RansFrequencies frequencies;
   std::size_t at = 0;
   unsigned count = 0;
 

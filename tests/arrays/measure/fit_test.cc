@@ -1,4 +1,4 @@
-#include <slimgrad/fit.h>
+#include <slimgrad/measure.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include <slimgrad/error.h>
-#include <slimgrad/fit.h>
+#include <slimgrad/measure.h>
 
 #include "gennorm_sample.h"
 #include "golden.h"

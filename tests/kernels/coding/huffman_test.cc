@@ -5,8 +5,9 @@
 #include <cstring>
 #include <memory>
 
-#include "arrays/coding/frequencies.h"
 #include "arrays/coding/symbols.h"
+#include "kernels/coding/value_symbols.h"
+#include "math/coding/frequencies.h"
 
 namespace slimgrad::kernels {
 namespace {

@@ -4,8 +4,9 @@
 
 #include <memory>
 
-#include "arrays/coding/frequencies.h"
 #include "arrays/coding/symbols.h"
+#include "kernels/coding/value_symbols.h"
+#include "math/coding/frequencies.h"
 
 namespace slimgrad::kernels {
 namespace {

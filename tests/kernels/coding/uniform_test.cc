@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "arrays/apply/value_table.h"
 #include "arrays/coding/symbols.h"
-#include "arrays/coding/value_table.h"
 #include "kernels/half_float.h"
 #include "kernels/measure/magnitude_range.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "arrays/coding/symbols.h"
-#include "kernels/coding/byte_counts.h"
+#include "kernels/coding/value_symbols.h"
 
 namespace slimgrad::kernels {
 namespace {

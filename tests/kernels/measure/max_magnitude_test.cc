@@ -1,4 +1,4 @@
-#include "kernels/measure/max_magnitude.h"
+#include "kernels/measure/magnitude_range.h"
 
 #include <gtest/gtest.h>
 

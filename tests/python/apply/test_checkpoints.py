@@ -179,11 +179,11 @@ def test_other_layers_are_named():
     model, controller = make("fp6")
     train(model, 1)
     _, fewer = make("fp6", exclude="conv1")
-    with pytest.warns(sg.StateWarning, match="the model has no such layers as conv1"):
+    with pytest.warns(sg.StateWarning, match="missing in the model: conv1"):
         fewer.load_state_dict(controller.state_dict())
     assert fewer.report()["conv2"]["calls"] == 1
     _, more = make("fp6")
-    with pytest.warns(sg.StateWarning, match="the state has none for conv1"):
+    with pytest.warns(sg.StateWarning, match="missing in the state: conv1"):
         more.load_state_dict(fewer.state_dict())
     assert more.report()["conv1"]["calls"] == 0 and more.report()["conv2"]["calls"] == 1
 
@@ -193,7 +193,7 @@ def test_gates_and_sparse_layers_are_other_layers():
     _, sparse = make(SPARSE)
     with pytest.warns(
         sg.StateWarning,
-        match=r"none for conv1.*input.*no such layers as .*conv1 \(of another kind\)",
+        match=r"the state: conv1.*input.*missing in the model: .*conv1 \(of another kind\)",
     ):
         sparse.load_state_dict(gated.state_dict())
 

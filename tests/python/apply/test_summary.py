@@ -127,7 +127,7 @@ def test_a_wide_one_has_all_columns_and_whole_names(controllers, name, sparse):
     controller = controllers(name, sparse)
     head, rows, _ = parts(controller.summary(160))
     columns = ["calls", "zeros (wanted)", "cosine", "rel.err", "values", "log2std"]
-    columns += ["way", "sparse pays"] if sparse else ["format", "scale"]
+    columns += ["way", "break-even"] if sparse else ["format", "scale"]
     assert all(column in head for column in columns)
     assert [row.split()[0] for row in rows] == list(controller.report())
     assert len({len(line) for line in [head, *rows]}) == 1

@@ -92,7 +92,7 @@ def damaged(rank, world, port, results, cases):
     send, raised = messages.Link.send, {}
     for stage, what in cases:
         group = dist.new_group()
-        engine, tag = engine_of(group), messages.Link(None, 0, stage).tag
+        engine, tag = engine_of(group, "all_reduce"), messages.Link(None, 0, stage).tag
 
         def send_damaged(self, message, engine=engine, tag=tag, what=what):
             of_this = self.group is engine.group and self.tag == tag

@@ -240,7 +240,7 @@ def test_tokens_may_run_backward_in_any_order(trained, one_thread):
         first(x).backward(leaf.grad)
     found = trained[0]["any order"]
     assert all(map(torch.equal, found["grads"], [p.grad for p in first.parameters()]))
-    assert "expected one backward pass of a token" in found["again"]
+    assert "expected one backward pass for each token" in found["again"]
 
 
 def test_the_gate_is_that_of_compress(trained, one_thread):

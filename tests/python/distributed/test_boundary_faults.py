@@ -245,10 +245,11 @@ def test_a_process_that_is_silent_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"activations": "fp2"}, "expected activations to be None, 'lossless', 'fp3' to 'fp8' or"),
+        ({"activations": "fp2"}, "expected activations to be None, 'lossless', 'fp3' to 'fp8', a"),
+        ({"activations": "1-1-0"}, "a format of 3 to 8 bits such as '1-4-3', or 'uniform2' to"),
         ({"activations": "few"}, "expected activations to be None"),
         ({"coding": "zip"}, "expected coding to be 'coded' or 'packed', got 'zip'"),
-        ({"gradients": "fp99"}, "expected 2 to 8 bits"),
+        ({"gradients": "fp99"}, "expected gradients to be 'fp2' to 'fp8', a format such as"),
         ({"gradients": sg.Prune(0.8, allocation="min_cosine")}, "needs nothing but the gradient"),
         ({"gradients": sg.Prune(weight=0.8)}, "needs nothing but the gradient"),
         (

@@ -15,8 +15,16 @@ def test_every_name_parses_to_itself():
 
 
 def test_names_of_floats_are_the_best_splits_for_gradients():
-    for bits in (8, 6, 4):
-        assert Codec.parse(f"fp{bits}").format == str(sg.best_format(bits, (1, 5)))
+    # Written out as well: these are the bytes on the wire, and what was measured under the names.
+    measured = {8: "1-5-2", 7: "1-4-2", 6: "1-4-1", 5: "1-4-0", 4: "1-3-0", 3: "1-2-0", 2: "1-1-0"}
+    for bits, format in measured.items():
+        assert Codec.parse(f"fp{bits}").format == format == str(sg.best_format(bits, (1, 5)))
+
+
+def test_a_format_is_a_codec():
+    codec = Codec.parse("1-4-3", seed=3)
+    assert (codec.kind, codec.format, codec.seed, codec.name) == ("float", "1-4-3", 3, "1-4-3")
+    assert Codec.parse("1-5-2") == Codec.parse("fp8")
 
 
 def test_packed_is_uniform_without_a_coder():
@@ -59,8 +67,8 @@ def test_refusals_say_what_was_expected(settings, message):
 
 
 def test_unknown_names_are_refused_with_the_known():
-    for name in ("uniform9", "packed3", "int8", ""):
-        with pytest.raises(ValueError, match=r"\[Codec\] expected one of lossless, fp8,"):
+    for name in ("uniform9", "packed3", "int8", "fp9", "fp1", "1-9-9", ""):
+        with pytest.raises(ValueError, match=r"\[Codec\] expected one of lossless, fp8, .* format"):
             Codec.parse(name)
     with pytest.raises(TypeError, match=r"expected a Codec or one of .* got int"):
-        sg.distributed.codec.as_codec(8)
+        sg.distributed.codec.as_codec(8, "all_reduce")

@@ -116,7 +116,9 @@ def test_bandwidths_as_people_write_them(text, bits):
 
 @pytest.mark.parametrize("bad", ["fast", "", "1 GB", "1 GB/s", "-1 Gbit/s", "1..2 Gbit/s", "0"])
 def test_what_is_no_bandwidth_is_shown(bad):
-    with pytest.raises(ValueError, match=r"^\[estimate\] expected bandwidth in bits a second") as e:
+    with pytest.raises(
+        ValueError, match=r"^\[estimate\] expected bandwidth in bits per second"
+    ) as e:
         as_bandwidth(bad, "estimate")
     assert repr(bad) in str(e.value)
 

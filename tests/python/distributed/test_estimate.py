@@ -124,7 +124,7 @@ def test_a_model_of_small_tensors_has_nothing_to_code():
         ({"ranks": 2.5}, r"expected ranks to be a positive integer, got 2.5"),
         ({"latency": -1}, r"expected latency to be seconds, at least 0, got -1"),
         ({"latency": math.nan}, r"expected latency to be seconds"),
-        ({"bandwidth": "fast"}, r"expected bandwidth in bits a second"),
+        ({"bandwidth": "fast"}, r"expected bandwidth in bits per second"),
         ({"gradients": []}, r"expected gradients to be tensors, got none"),
         ({"codecs": ["fp3"]}, r"fp3"),
     ],
@@ -200,7 +200,7 @@ def test_the_command_imports_a_model(monkeypatch, capsys, tmp_path):
         (["--model", "math:pi"], "--model: expected math:pi to be a module, got float"),
         (["--parameters", "0"], "--parameters: expected 1 or more"),
         (["missing.npy"], "missing.npy"),
-        (["--parameters", "1e6", "--bandwidth", "fast"], "expected bandwidth in bits a second"),
+        (["--parameters", "1e6", "--bandwidth", "fast"], "expected bandwidth in bits per second"),
         (["--parameters", "1e6", "--threads", "0"], "--threads: expected 1 or more"),
     ],
 )

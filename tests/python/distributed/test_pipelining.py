@@ -2,6 +2,8 @@
 bit, under its schedules."""
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +19,13 @@ from torch.distributed.pipelining import (
 from torch.nn import functional
 
 import slimgrad as sg
-from slimgrad.distributed import CompressedPipelineStage, StageBoundary
+from slimgrad.distributed import (
+    CompressedPipelineStage,
+    StageBoundary,
+    StageInput,
+    StageOutput,
+    pipeline_stage,
+)
 
 ROWS, MICROBATCHES = 48, 4
 SEED = GATE["seed"]
@@ -38,9 +46,9 @@ def batch(step):
     )
 
 
-def trained_in_one_process(treatment):
+def trained_in_one_process(treatment, seed=None):
     activations, gradients, coding = TREATMENTS[treatment]
-    seed = sg.derive_seed(SEED, "stage", 1, 0)
+    seed = sg.derive_seed(SEED, "stage", 1, 0) if seed is None else seed
     boundary = StageBoundary(activations, gradients, coding=coding, seed=seed, **OPTIONS)
     first, second = build()
     parameters = [*first.parameters(), *second.parameters()]
@@ -95,6 +103,40 @@ def _train_plainly_with_a_gate(rank):
     return module[0].gate.report()["calls"] if rank else None
 
 
+class _FirstStage(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.out = module, StageOutput(1)
+
+    def forward(self, x):
+        return self.out(self.module(x))
+
+
+class _SecondStage(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.inp = module, StageInput(0, gradients="fp6", **GATE)
+
+    def forward(self, token):
+        return self.module(self.inp()) + 0 * token
+
+
+def _train_by_tokens(rank, make_schedule):
+    """torch's own stage: its schedule moves the token of a StageOutput, which moves the tensor."""
+    module = build()[rank]
+    stage_module = (_FirstStage, _SecondStage)[rank](module)
+    token = torch.zeros((), requires_grad=True)
+    rows = ROWS // MICROBATCHES
+    shapes = [
+        {"input_args": (torch.zeros(rows, 12),), "output_args": (token,)},
+        {"input_args": (token,), "output_args": (torch.zeros(rows, 5, requires_grad=True),)},
+    ]
+    stage = PipelineStage(stage_module, rank, 2, torch.device("cpu"), **shapes[rank])
+    schedule = make_schedule(stage, MICROBATCHES, loss_fn=functional.cross_entropy)
+    _run(schedule, stage, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
+    return weights(module)
+
+
 def _interleaved(rank):
     """Two stages in each process: the frames of several go the same way."""
     torch.manual_seed(1)
@@ -145,6 +187,9 @@ def _ranks(rank, world, port, results):
     }
     found["interleaved"] = _interleaved(rank)
     found["calls"] = _train_plainly_with_a_gate(rank)
+    found["tokens"] = {
+        name: _train_by_tokens(rank, schedule) for name, schedule in SCHEDULES.items()
+    }
     torch.save(found, f"{results}/{rank}.pt")
     dist.barrier()
     torch.save(_damaged(rank), f"{results}/damaged{rank}.pt")
@@ -204,12 +249,38 @@ def test_several_stages_in_a_process(trained, one_thread):
             assert torch.equal(parameter.grad / MICROBATCHES, grad), index
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_torchs_own_stages_move_tokens(trained, schedule, one_thread):
+    first, second = trained_in_one_process("fp6", seed=SEED)
+    assert same_bits(trained[0]["tokens"][schedule], first)
+    assert same_bits(trained[1]["tokens"][schedule], second)
+
+
 def test_a_gate_in_a_plain_stage_sees_one_pass_more(trained):
     assert trained[1]["calls"] == STEPS * MICROBATCHES + 1
 
 
 def test_a_damaged_frame_is_named_and_stops_both(trained):
     first, second = (rank["damaged"] for rank in trained)
-    assert first.startswith("[CompressedPipelineStage] gradient 0 for stage 0 from stage 1: ")
+    assert first.startswith("[CompressedPipelineStage] gradient 0 for stage 0 from rank 1: ")
     assert "the checksum is wrong" in first
     assert "Connection" in second  # closed, or reset
+
+
+@pytest.mark.parametrize("name", pipeline_stage._METHODS)
+def test_a_torch_without_a_method_that_schedules_call_is_refused(monkeypatch, name):
+    names = [other for other in pipeline_stage._METHODS if other != name]
+    stand_in = type("PipelineStage", (), dict.fromkeys(names))
+    monkeypatch.setattr(pipeline_stage, "PipelineStage", stand_in)
+    with pytest.raises(RuntimeError, match=f"lacks {name}: write the loop"):
+        CompressedPipelineStage(torch.nn.Identity(), 0, 2, torch.device("cpu"))
+
+
+def test_no_private_name_of_torch_is_used():
+    """A stage, a schedule or an operation of torch: nothing with an underscore."""
+    source = Path(pipeline_stage.__file__).read_text()
+    own = set(re.findall(r"def (_\w+)", source)) | set(re.findall(r"self\.(_\w+)(?: =|:)", source))
+    used = set(re.findall(r"\.(_\w+)", source))
+    assert used - own == {"__version__", "_support"}
+    inherited = vars(CompressedPipelineStage).keys() & set(dir(PipelineStage))
+    assert {name for name in inherited if name[0] != "_"} == set(pipeline_stage._METHODS)

@@ -1,8 +1,5 @@
 """Sparse or dense: what decides, and that it is remembered."""
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 from gate_samples import lognormal
@@ -301,11 +298,3 @@ def test_a_state_elsewhere(which):
     arguments = grad, x, ours.weight.detach(), [True, True, True], *state.values(), 0
     with pytest.raises(ValueError, match=f"expected {which} as a contiguous float64 CPU"):
         OPS.sparse_linear_backward(*arguments)
-
-
-def test_the_judge_of_the_cost_model_has_the_margin_of_the_library():
-    root = Path(__file__).resolve().parents[3]
-    source = (root / "src" / "torch" / "sparse" / "product_choice.cc").read_text()
-    judge = (root / "bench" / "cost_model.py").read_text()
-    (ours,) = re.findall(r"kWorthwhile = ([0-9.]+);", source)
-    assert re.findall(r"^WORTHWHILE = ([0-9.]+) ", judge, re.MULTILINE) == [ours]

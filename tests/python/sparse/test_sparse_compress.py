@@ -129,17 +129,17 @@ def test_report_summary_and_log(tmp_path):
             assert row["chosen_by"] is None and row["break_even"] is None
         else:
             assert row["chosen_by"] == "model" and 0 <= row["break_even"] <= 1
-    assert "(model)" in controller.summary()
+    assert "(predicted)" in controller.summary()
     decide(controller, 0)
     train(model, 1)
     row = controller.report()["conv2.weight"]
     assert row["way"] == "sparse" and row["break_even"] == 0 and row["calls"] == 2
-    assert "sparse from 0.00 (model)" in " ".join(controller.summary().split())
+    assert "sparse 0.00 (predicted)" in " ".join(controller.summary().split())
     decide(controller, 1)
     train(model, 1)
     row = controller.report()["conv2.weight"]
     assert row["way"] == "dense" and row["break_even"] == 1 and not row["compressed"]
-    assert "dense never (model)" in " ".join(controller.summary().split())
+    assert "dense none (predicted)" in " ".join(controller.summary().split())
     controller.log(tmp_path / "log")
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     row = next(line for line in lines if line.get("layer") == "conv2.weight")

@@ -15,11 +15,11 @@ import slimgrad as sg
 torch.set_num_threads(int(sys.argv[1]))
 torch.manual_seed(0)
 blocks = []
-for inputs, outputs in ((3, 16), (16, 16), (16, 24), (24, 32), (32, 32)):
+for inputs, outputs in ((3, 16), (16, 32), (32, 64), (64, 64)):
     blocks += [torch.nn.Conv2d(inputs, outputs, 3, padding=1), torch.nn.ReLU()]
 model = torch.nn.Sequential(*blocks, torch.nn.AvgPool2d(4), torch.nn.Flatten(),
-                            torch.nn.Linear(32 * 16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-controller = sg.compress(model, sg.Prune(weight=.8, input=.7), min_elements=512)
+                            torch.nn.Linear(64 * 16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+controller = sg.compress(model, sg.Prune(weight=.95, input=.9), min_elements=512)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 for _ in range(5):
     x, y = torch.randn(16, 3, 16, 16), torch.randint(10, (16,))

@@ -64,7 +64,7 @@ def test_tune_times_and_pins():
         assert row["break_even"] == before[name]["break_even"] and row["chosen_by"] == "tune"
         pays = row["break_even"] < 1 and row["sparsity_wanted"] >= row["break_even"]
         assert row["way"] == ("sparse" if pays else "dense")
-    assert "(tune)" in controller.summary()
+    assert "(measured)" in controller.summary()
 
 
 def test_the_best_time_is_kept():
@@ -200,7 +200,7 @@ def test_set_way(layers, product, expected):
     train(model, 1)
     report = controller.report()
     assert all(report[name]["way"] == "sparse" for name in expected)
-    assert "sparse as was set" in " ".join(controller.summary().split())
+    assert "sparse set by user" in " ".join(controller.summary().split())
     controller.set_way("auto")
     assert set(settings(controller).values()) == {"auto"}
 
