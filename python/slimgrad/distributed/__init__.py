@@ -41,6 +41,7 @@ __all__ = [
     "register",
 ]
 
+
 def __getattr__(name: str):
     # torch.distributed.pipelining is large, and few have a use for it.
     if name == "CompressedPipelineStage":

@@ -9,8 +9,6 @@
 #include <numeric>
 #include <sstream>
 
-#include <slimgrad/seed.h>
-
 #include "base/check.h"
 #include "runtime/exchange/engine.h"
 #include "torch/checks.h"
@@ -196,8 +194,7 @@ JobPtr Exchange::new_job(const char* op, const Codec& codec, at::ScalarType type
   const char* const counted = options.step ? "step" : "call";
   const std::uint64_t count =
       options.step ? static_cast<std::uint64_t>(*options.step) : engine_->num_jobs();
-  job->draws = derive_seed(static_cast<std::uint64_t>(codec.seed),
-                           {op, std::string_view(engine_->group_name()), counted, count});
+  job->draws = exchange::exchange_seed(codec.seed, op, engine_->group_name(), counted, count);
   std::ostringstream words;
   words << "op=" << op << " type=" << c10::toString(type) << " " << counted << "=" << count
         << " divide_by=" << in_words(options.divide_by);

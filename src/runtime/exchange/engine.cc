@@ -9,8 +9,6 @@
 #include <limits>
 #include <thread>
 
-#include <slimgrad/seed.h>
-
 #include "base/check.h"
 #include "runtime/exchange/frame_coding.h"
 
@@ -200,7 +198,7 @@ void Engine::wait_until(std::unique_lock<std::mutex>& lock, const Condition& hol
 // ---- stages ------------------------------------------------------------------------------------
 
 std::uint64_t Engine::seed_of(const Job& job, Stage stage, int reader) const {
-  return derive_seed(job.draws, {global_rank(), static_cast<int>(stage), reader});
+  return message_seed(job.draws, global_rank(), stage, reader);
 }
 
 void Engine::spread(Job& job) {

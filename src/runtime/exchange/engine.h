@@ -37,6 +37,7 @@
 #include <vector>
 
 #include <slimgrad/exchange.h>
+#include <slimgrad/seed.h>
 
 #include "runtime/exchange/buffers.h"
 #include "runtime/exchange/message.h"
@@ -49,6 +50,18 @@ enum Stage { kSpread, kGather, kFinish, kStages };
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Work = c10::intrusive_ptr<c10d::Work>;
+
+// The seed of all draws of an exchange; and of what a rank, counted in the whole job, as replicas of
+// a group have equal ranks in it, codes in one stage for one reader, or for all (-1).
+inline std::uint64_t exchange_seed(std::int64_t codec_seed, std::string_view op,
+                                   std::string_view group, std::string_view counted,
+                                   std::uint64_t count) {
+  return derive_seed(static_cast<std::uint64_t>(codec_seed), {op, group, counted, count});
+}
+inline std::uint64_t message_seed(std::uint64_t exchange_seed, int global_rank, int stage,
+                                  int reader) {
+  return derive_seed(exchange_seed, {global_rank, stage, reader});
+}
 
 // What becomes of an exchange, for whoever waits. It is settled once.
 class Outcome {

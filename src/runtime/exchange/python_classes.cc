@@ -11,6 +11,7 @@
 #include <slimgrad/exchange.h>
 
 #include "base/check.h"
+#include "runtime/exchange/engine.h"
 #include "runtime/exchange/frame_coding.h"
 #include "torch/checks.h"
 #include "torch/elements.h"
@@ -196,6 +197,16 @@ struct ExchangeObject : torch::CustomClassHolder {
     });
   }
 
+  // The seed of what a rank codes, for the tests of draws.
+  static std::int64_t seed(std::int64_t codec_seed, const std::string& op, const std::string& group,
+                           const std::string& counted, std::int64_t count, std::int64_t rank,
+                           std::int64_t stage, std::int64_t reader) {
+    const std::uint64_t seed = exchange::exchange_seed(codec_seed, op, group, counted,
+                                                       static_cast<std::uint64_t>(count));
+    return static_cast<std::int64_t>(exchange::message_seed(
+        seed, static_cast<int>(rank), static_cast<int>(stage), static_cast<int>(reader)));
+  }
+
   std::shared_ptr<Exchange> exchange;
 };
 
@@ -305,6 +316,7 @@ TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
       .def("future", &PendingObject::future);
   m.class_<ExchangeObject>("Exchange")
       .def(torch::init<const std::string&, const std::vector<std::int64_t>&>())
+      .def_static("seed", &ExchangeObject::seed)
       .def("all_reduce", &ExchangeObject::all_reduce)
       .def("reduce_scatter", &ExchangeObject::reduce_scatter)
       .def("all_gather", &ExchangeObject::all_gather)

@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import slimgrad as sg
-from slimgrad.distributed import Codec, ExchangeError, all_reduce, messages, register
-from slimgrad.distributed.engines import engine_of
+from slimgrad.distributed import Codec, ExchangeError, all_reduce, register
 
 
 def what_is_raised(run, group=None):
@@ -66,49 +65,6 @@ def killed_in_backward(rank, world, port, results):
             model(torch.ones(2, 100)).square().sum().backward()
 
     save_what_is_raised(run, rank, results)
-
-
-def damage(message, what):
-    changes = {
-        "size": {"num_bytes": 1 << 40},
-        "codec": {"codec": "uniform2"},
-        "frame number": {"frame": 7},
-        "exchange": {"exchange": 77},
-    }
-    if what == "frame":
-        message[message.numel() * 3 // 4] ^= 16
-    elif what == "header":
-        message[20] ^= 1
-    else:
-        header = vars(messages.read_header(message)) | changes[what]
-        messages.write_header(messages.Header(**header), message)
-    return message
-
-
-def damaged(rank, world, port, results, cases):
-    """In each case rank 1 sends one damaged message, in the third exchange of a group."""
-    torch.set_num_threads(1)
-    join_group(rank, world, port)
-    send, raised = messages.Link.send, {}
-    for stage, what in cases:
-        group = dist.new_group()
-        engine, tag = engine_of(group, "all_reduce"), messages.Link(None, 0, stage).tag
-
-        def send_damaged(self, message, engine=engine, tag=tag, what=what):
-            of_this = self.group is engine.group and self.tag == tag
-            if rank == 1 and of_this and engine.num_exchanges == 3:
-                message = damage(message.clone(), what)
-            return send(self, message)
-
-        def run(group=group):
-            for _ in range(5):
-                all_reduce([torch.randn(300_000)], "uniform8", group=group)
-
-        messages.Link.send = send_damaged
-        raised[stage, what] = what_is_raised(run, group)
-        dist.barrier()
-    torch.save(raised, f"{results}/{rank}.pt")
-    os._exit(0)
 
 
 def different(rank, world, port, results):
