@@ -183,7 +183,6 @@ def check_all(rank, world, port, results, codecs):
         "nonfinite": nonfinite(rank, world),
         "others": others(rank, world),
         "at_once": at_once(rank, world),
-        "counted": counted(rank, world),
         "groups": groups(rank, world) if world > 1 else [True],
         "nothing": nothing(rank, world),
         "fed_back": fed_back(rank, world),

@@ -5,7 +5,7 @@ import torch
 from exchange_workers import check_all
 from ranks import run_ranks
 
-from slimgrad.distributed import CODECS, Handle
+from slimgrad.distributed import CODECS
 
 FEW = ("lossless", "uniform8", "packed4", "fp6", "pruned")
 
