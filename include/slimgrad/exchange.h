@@ -67,11 +67,11 @@ class PendingExchange {
 
 struct ExchangeOptions {
   // Numbers the random draws; without it exchanges of the group are counted.
-  std::optional<std::int64_t> step;
+  std::optional<std::int64_t> step = {};
   double divide_by = 1;  // the sum is divided by this
   // Names tensors for random draws: calls with equal steps need keys of their own. By default 0, 1,
   // 2, ...
-  std::vector<std::int64_t> keys;
+  std::vector<std::int64_t> keys = {};
 };
 
 class Exchange {

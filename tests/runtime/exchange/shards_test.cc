@@ -43,7 +43,9 @@ TEST(Shards, CoverEverythingOnce) {
           EXPECT_EQ(piece.key, derive_seed(tensor, {offset}));
           EXPECT_TRUE(keys.insert(piece.key).second);
           EXPECT_EQ(piece.is_plain, lengths[tensor] < codec.min_elements);
-          if (piece.is_plain) EXPECT_EQ(length, lengths[tensor]);
+          if (piece.is_plain) {
+            EXPECT_EQ(length, lengths[tensor]);
+          }
           offset += length;
           if (offset == lengths[tensor]) ++tensor, offset = 0;
         }
