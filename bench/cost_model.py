@@ -57,9 +57,9 @@ def _state(sparsity: float) -> SparseState:
 def _backward(layer: Layer, products: tuple, tensors: tuple, state: SparseState) -> None:
     wanted = ["input" in products, "weight" in products, False]
     if layer.size:
-        ops.sparse_conv2d_backward(*tensors, *layer.arguments(), wanted, *state.tensors(), 0)
+        ops.sparse_conv2d_backward(*tensors, *layer.arguments(), wanted, state.tensors(), 0)
     else:
-        ops.sparse_linear_backward(*tensors, wanted, *state.tensors(), 0)
+        ops.sparse_linear_backward(*tensors, wanted, state.tensors(), 0)
 
 
 def _best_times(alternatives: list) -> list[float]:

@@ -74,7 +74,7 @@ def tensor_rows(quick: bool) -> list[Row]:
         packs["torch: clone"] = lambda x=x: x.clone()
         unpacks = dict(packs)
         for bits in (8, 4, 2):
-            group = ops.default_saved_group(bits)
+            group = 0  # the default one
             for rounding in ("stochastic", "nearest"):
                 packs[f"{bits} bits, {rounding}"] = (
                     lambda x=x, bits=bits, group=group, rounding=rounding: ops.pack_saved(

@@ -57,7 +57,7 @@ class Conv:
     def sparse(self, product, grad, x, weight, state):
         mask = [product == "input", product == "weight", False]
         return torch.ops.slimgrad.sparse_conv2d_backward(
-            grad, x, weight, *self.arguments(), 1, mask, *state.tensors(), 0
+            grad, x, weight, *self.arguments(), 1, mask, state.tensors(), 0
         )
 
 
@@ -79,7 +79,7 @@ class Linear:
 
     def sparse(self, product, grad, x, weight, state):
         mask = [product == "input", product == "weight", False]
-        return torch.ops.slimgrad.sparse_linear_backward(grad, x, weight, mask, *state.tensors(), 0)
+        return torch.ops.slimgrad.sparse_linear_backward(grad, x, weight, mask, state.tensors(), 0)
 
 
 def gradient_like(y: torch.Tensor) -> torch.Tensor:

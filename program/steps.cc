@@ -43,8 +43,8 @@ std::string steps_text(const StepTable& steps, double low, double high) {
 
 Report report_steps(const Options& options) {
   const auto [low, high] = parse_pair("--interval", options.interval, ',');
-  StepTable steps =
-      optimal_steps(options.activation, options.bits, low, high, parse_step_weight(options.weight));
+  StepTable steps = slimgrad::steps(options.activation, options.bits, low, high,
+                                    parse_step_weight(options.weight));
   for (double& border : steps.borders) border = shown(border, low, high);
   Report report;
   report.json = {

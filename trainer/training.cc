@@ -204,9 +204,10 @@ Training::Training(PartPtr network, const GradientChoice& gradients, const Batch
       order_(at::detail::createCPUGenerator(options.seed)),
       order_state_(order_.get_state()) {
   if (options.saved_bits) {
-    saved_tensors_.emplace(SavedOptions{.bits = *options.saved_bits},
-                           derive_seed(options.seed, {"saved"}));
-    saved_tensors_->set_number(state.tensors_packed);
+    const std::uint64_t seed = derive_seed(options.seed, {"saved"});
+    saved_tensors_.emplace(SavedOptions{.bits = *options.saved_bits}, seed);
+    saved_tensors_->load_state(torch::tensor(
+        {static_cast<std::int64_t>(seed), static_cast<std::int64_t>(state.tensors_packed)}));
   }
   for (const auto& parameter : network_->named_parameters())
     tensors_["network." + parameter.key()] = parameter.value();
@@ -306,9 +307,11 @@ bool Training::step(const torch::Tensor& order, std::int64_t index) {
   state_.judged += outcome.judged;
   state_.activation_values = activation_values(*network_);
   if (saved_tensors_) {
-    state_.plain_saved_bytes = static_cast<std::int64_t>(saved_tensors_->bytes().plain);
-    state_.saved_bytes = static_cast<std::int64_t>(saved_tensors_->bytes().saved);
-    state_.tensors_packed = saved_tensors_->number();
+    const SavedTally::Count saved = saved_tensors_->tally().total();
+    state_.plain_saved_bytes = static_cast<std::int64_t>(saved.plain_bytes);
+    state_.saved_bytes = static_cast<std::int64_t>(saved.bytes);
+    state_.tensors_packed =
+        static_cast<std::uint64_t>(saved_tensors_->state()[1].item<std::int64_t>());
   }
   ++state_.step;
   ++state_.step_in_epoch;

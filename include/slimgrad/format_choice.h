@@ -56,7 +56,8 @@ ScaleMethod parse_scale_method(std::string_view name);
 
 // The scale at which to store a tensor with these statistics: a stored value is scale times a grid
 // value. 1 if the tensor has no finite non-zero value.
-double gradient_scale(const TensorStats& stats, const FloatFormat& format, ScaleMethod method);
+double gradient_scale(const TensorStats& stats, const FloatFormat& format,
+                      ScaleMethod method = ScaleMethod::kMax);
 
 enum class SplitMethod {
   kEmpirical,  // least error on the histogram, at the scale that the format would get

@@ -1,6 +1,7 @@
-// slimgrad's modules for libtorch programs: GradientGate; torch::nn's Linear and Conv2d with a
-// sparse backward pass (sparse_layers.h); torch::nn's activations with a few bits saved for
-// backward (activations.h); and the state of all of them.
+// slimgrad's modules for libtorch programs: GradientGate; torch::nn's Linear, Conv2d and
+// MultiheadAttention with a sparse backward pass (sparse_layers.h); torch::nn's activations,
+// dropout and max pooling with a few bits saved for backward (functional.h); and the state of all
+// of them.
 //
 // **State** is settings, counters, seeds and the plans in force. It is no part of a module's
 // parameters and buffers, so torch::save writes the archive that the same network without slimgrad
@@ -18,9 +19,9 @@
 // front:
 //
 //   slimgrad::nn::GELU()                                        3 bits
-//   slimgrad::nn::GELU(slimgrad::nn::FewbitOptions().bits(2))
-//   slimgrad::nn::GELU(slimgrad::nn::FewbitOptions().exact(true))
-//   slimgrad::nn::ELU(slimgrad::nn::FewbitOptions(), torch::nn::ELUOptions().alpha(0.5))
+//   slimgrad::nn::GELU(slimgrad::FewbitOptions().bits(2))
+//   slimgrad::nn::GELU(slimgrad::FewbitOptions().exact(true))
+//   slimgrad::nn::ELU(slimgrad::FewbitOptions(), torch::nn::ELUOptions().alpha(0.5))
 //   slimgrad::nn::ReLU(torch::nn::ReLUOptions().inplace(true))  exact, 1 bit
 //
 // Threads: gradient_gate.h, sparse_layers.h and activations.h say what holds for forward and
@@ -31,30 +32,37 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/prelu.h>
 #include <torch/nn/cloneable.h>
-#include <torch/nn/functional/activation.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/options/activation.h>
+#include <torch/nn/options/dropout.h>
+#include <torch/nn/options/pooling.h>
 #include <torch/nn/pimpl.h>
 #include <torch/ordered_dict.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include <slimgrad/activations.h>
 #include <slimgrad/error.h>
+#include <slimgrad/functional.h>
+#include <slimgrad/gate_group.h>
 #include <slimgrad/gradient_gate.h>
-#include <slimgrad/seed.h>
 #include <slimgrad/sparse_layers.h>
 
 namespace slimgrad::nn {
@@ -64,17 +72,8 @@ namespace slimgrad::nn {
 // tensors.
 class StateOwner {
  public:
-  struct Gate {
-    std::string name;  // of a layer's product, "weight" or "input"; empty for a gate by itself
-    at::Tensor plan, stats;
-  };
-  struct Tensors {
-    std::vector<Gate> gates;
-    at::Tensor choice;  // undefined: not of a sparse layer
-  };
-
   virtual ~StateOwner() = default;
-  virtual Tensors state_tensors() const = 0;
+  virtual void add_to(GateGroup& group, const std::string& layer) const = 0;
 };
 inline constexpr const char* kStateName = "slimgrad_state";
 
@@ -106,7 +105,9 @@ class GradientGateImpl : public torch::nn::Cloneable<GradientGateImpl>, public S
 
   void reset() override { plan = plan.clone(), stats = stats.clone(); }
   bool is_serializable() const override { return false; }
-  Tensors state_tensors() const override { return {{{"", plan, stats}}, {}}; }
+  void add_to(GateGroup& group, const std::string& layer) const override {
+    group.add(layer, plan, stats);
+  }
 
   at::Tensor forward(const at::Tensor& x) {
     const bool has_gradient = at::GradMode::is_enabled() && x.requires_grad();
@@ -130,34 +131,18 @@ struct SparseOptions {
   std::int64_t stream = 0;
 };
 
-inline at::Tensor new_product_plan(const SparseOptions& options, bool for_weight) {
-  GateOptions gate = options.gate;
-  const GradientSettings& settings = gate.settings;
-  const auto refuse = [](const std::string& text) {
-    throw InvalidArgument("[SparseOptions] expected " + text);
-  };
-  if (settings.sparsity != 0)
-    refuse("weight_sparsity and input_sparsity, got gate.settings.sparsity");
-  if (settings.prune != PruneKind::kNone && settings.prune != PruneKind::kStochastic)
-    refuse("stochastic pruning, got " + std::string(prune_kind_name(settings.prune)));
-  if (settings.bits != 0) refuse("0 bits, got " + std::to_string(settings.bits));
-  gate.settings.prune = PruneKind::kStochastic;
-  gate.settings.sparsity = for_weight ? options.weight_sparsity : options.input_sparsity;
-  if (gate.seed) gate.seed = derive_seed(*gate.seed, {for_weight ? "weight" : "input"});
-  return new_gate_plan(gate, "SparseOptions");
-}
+// The two plans; without a seed in options.gate both are derived from one of torch's generator.
+struct ProductPlans {
+  at::Tensor weight, input;
+};
+ProductPlans new_product_plans(const SparseOptions& options);
 
 // A layer's state, as a child of it that torch::save leaves out. It is a child because cloning a
 // network copies to its layers only what torch::nn::LinearImpl has, and children.
 class SparseStateImpl : public torch::nn::Cloneable<SparseStateImpl>, public StateOwner {
  public:
   explicit SparseStateImpl(const SparseOptions& options)
-      : tensors{.weight_plan = new_product_plan(options, true),
-                .weight_stats = new_gate_stats(),
-                .input_plan = new_product_plan(options, false),
-                .input_stats = new_gate_stats(),
-                .choice = new_sparse_choice(options.always)},
-        stream(options.stream) {}
+      : SparseStateImpl(options, new_product_plans(options)) {}
 
   void reset() override {
     for (at::Tensor* tensor : {&tensors.weight_plan, &tensors.weight_stats, &tensors.input_plan,
@@ -165,14 +150,21 @@ class SparseStateImpl : public torch::nn::Cloneable<SparseStateImpl>, public Sta
       *tensor = tensor->clone();
   }
   bool is_serializable() const override { return false; }
-  Tensors state_tensors() const override {
-    return {{{"weight", tensors.weight_plan, tensors.weight_stats},
-             {"input", tensors.input_plan, tensors.input_stats}},
-            tensors.choice};
+  void add_to(GateGroup& group, const std::string& layer) const override {
+    group.add(layer, tensors);
   }
 
   SparseLayerState tensors;
   std::int64_t stream;
+
+ private:
+  SparseStateImpl(const SparseOptions& options, const ProductPlans& plans)
+      : tensors{.weight_plan = plans.weight,
+                .weight_stats = new_gate_stats(),
+                .input_plan = plans.input,
+                .input_stats = new_gate_stats(),
+                .choice = new_sparse_choice(options.always)},
+        stream(options.stream) {}
 };
 
 // The base of Linear and Conv2d: the state, and a clone() that copies it with the parameters, which
@@ -253,25 +245,54 @@ class Conv2dImpl : public SparseLayer<Conv2dImpl, torch::nn::Conv2dImpl> {
 };
 TORCH_MODULE(Conv2d);
 
-struct FewbitOptions {
-  TORCH_ARG(int, bits) = 3;  // 1 to 4
-  // For GELU, SiLU and Mish: saves the output and one bit, so that there is no table to choose.
-  TORCH_ARG(bool, exact) = false;
-  TORCH_ARG(double, low) = -10;  // the interval that the table is made for
-  TORCH_ARG(double, high) = 10;
-  TORCH_ARG(StepWeight, weight) = StepWeight::kNormal;
+// The states of an attention's projections, in the order of kProjections.
+inline constexpr std::array kProjections = {"q", "k", "v", "out_proj"};
+class AttentionStateImpl : public torch::nn::Module {
+ public:
+  explicit AttentionStateImpl(const SparseOptions& options);
+  AttentionStateImpl(const AttentionStateImpl& other);
+
+  bool is_serializable() const override { return false; }
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<at::Device>& device = std::nullopt) const override;
+
+  std::array<std::shared_ptr<SparseStateImpl>, kProjections.size()> projections;
 };
 
-// Throws InvalidArgument, in the name of the activation, for options that would have no effect.
-inline void check_fewbit_options(const FewbitOptions& fewbit, const char* name, bool can_be_exact) {
-  if (!fewbit.exact()) return;
-  const std::string op = "[" + std::string(name) + "] expected ";
-  if (!can_be_exact) throw InvalidArgument(op + "1 to 4 bits, got exact");
-  const FewbitOptions other;
-  if (fewbit.bits() != other.bits() || fewbit.low() != other.low() ||
-      fewbit.high() != other.high() || fewbit.weight() != other.weight())
-    throw InvalidArgument(op + "either exact or a table of bits, interval and weight, got both");
-}
+// torch's attention whose projections have a sparse backward pass, each with a state of its own:
+// "attention.q.weight.plan" and so on in state_dict(). q, k and v are three products even of one
+// input. The two products inside the attention are dense and exact.
+//
+// Inputs are (length, batch, embedding), or (length, embedding). Masks are those of Python's: bool,
+// true where nothing may be attended to, or numbers that are added to the scores. Without
+// `need_weights` it is torch's scaled_dot_product_attention, and the weights are undefined.
+class MultiheadAttentionImpl : public torch::nn::MultiheadAttentionImpl {
+ public:
+  MultiheadAttentionImpl(const torch::nn::MultiheadAttentionOptions& attention,
+                         const SparseOptions& sparse);
+
+  std::tuple<at::Tensor, at::Tensor> forward(
+      const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+      const at::Tensor& key_padding_mask = {}, bool need_weights = true,
+      const at::Tensor& attn_mask = {}, bool average_attn_weights = true, bool is_causal = false);
+
+  // Handles to the tensors that backward writes, of a projection by its place in kProjections.
+  SparseLayerState state(std::size_t projection) const;
+
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<at::Device>& device = std::nullopt) const override;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({3, torch::nn::AnyValue(at::Tensor())}, {4, torch::nn::AnyValue(true)},
+                           {5, torch::nn::AnyValue(at::Tensor())}, {6, torch::nn::AnyValue(true)},
+                           {7, torch::nn::AnyValue(false)})
+
+ private:
+  std::shared_ptr<AttentionStateImpl> owner() const;
+  at::Tensor project(std::size_t projection, const at::Tensor& x, const at::Tensor& weight,
+                     const at::Tensor& bias) const;
+};
+TORCH_MODULE(MultiheadAttention);
 
 // For activations without options in torch.
 struct NoOptions {};
@@ -410,62 +431,95 @@ using SoftshrinkImpl = Exact<"softshrink", torch::nn::SoftshrinkOptions>;
 TORCH_MODULE(Softshrink);
 
 // In evaluation a LeakyReLU with the mean slope. In training it is torch's own: slopes are random.
-class RReLUImpl : public FewbitModule<RReLUImpl> {
+class RReLUImpl : public torch::nn::Cloneable<RReLUImpl> {
  public:
-  explicit RReLUImpl(const torch::nn::RReLUOptions& options = {})
-      : FewbitModule(activation_call("leaky_relu",
-                                     torch::nn::LeakyReLUOptions()
-                                         .negative_slope((options.lower() + options.upper()) / 2)
-                                         .inplace(options.inplace())),
-                     FewbitOptions()),
-        options_(options) {}
+  explicit RReLUImpl(const torch::nn::RReLUOptions& options = {}) : options(options) {}
 
-  at::Tensor forward(at::Tensor x) {
-    return is_training()
-               ? torch::nn::functional::detail::rrelu(std::move(x), options_.lower(),
-                                                      options_.upper(), true, options_.inplace())
-               : FewbitModule::forward(x);
+  void reset() override {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    return functional::rrelu(x, options.lower(), options.upper(), is_training(), options.inplace());
   }
 
- private:
-  torch::nn::RReLUOptions options_;
+  torch::nn::RReLUOptions options;
 };
 TORCH_MODULE(RReLU);
 
-// With one weight that is not trained: its gradient would need the input. Throws
-// InvalidArgument for more.
+// One bit while the weight is frozen. The gradient of a weight that learns needs the input where it
+// is negative, and then this is torch's own.
 class PReLUImpl : public torch::nn::Cloneable<PReLUImpl> {
  public:
-  explicit PReLUImpl(const torch::nn::PReLUOptions& options = {}) : options_(options) {
-    if (options.num_parameters() != 1)
-      throw InvalidArgument("[PReLU] expected one parameter, got " +
-                            std::to_string(options.num_parameters()));
-    reset();
-  }
+  explicit PReLUImpl(const torch::nn::PReLUOptions& options = {}) : options(options) { reset(); }
 
   void reset() override {
-    weight = register_parameter("weight", torch::full({1}, options_.init()),
-                                /*requires_grad=*/false);
+    weight = register_parameter("weight", torch::full({options.num_parameters()}, options.init()));
   }
 
   at::Tensor forward(const at::Tensor& x) {
-    const double slope = weight.item<double>();
-    // Made again only when a weight was loaded: finding a table takes a few milliseconds.
-    if (!activation_ || slope != slope_)
-      activation_.emplace(
-          activation_call("leaky_relu", torch::nn::LeakyReLUOptions().negative_slope(slope)), 1);
-    slope_ = slope;
-    return (*activation_)(x);
+    const bool learns = at::GradMode::is_enabled() && weight.requires_grad();
+    return learns ? at::prelu(x, weight) : functional::prelu(x, weight);
   }
 
+  torch::nn::PReLUOptions options;
   at::Tensor weight;
-
- private:
-  torch::nn::PReLUOptions options_;
-  std::optional<FewbitActivation> activation_;
-  double slope_ = 0;
 };
 TORCH_MODULE(PReLU);
+
+// torch's dropout, with the same mask for the same state of torch's generator (so ranks seed that,
+// and there is no stream); saves one bit per element instead of a float. In place it is torch's
+// own.
+class DropoutImpl : public torch::nn::Cloneable<DropoutImpl> {
+ public:
+  explicit DropoutImpl(double p) : DropoutImpl(torch::nn::DropoutOptions(p)) {}
+  explicit DropoutImpl(const torch::nn::DropoutOptions& options = {}) : options(options) {}
+
+  void reset() override {}
+
+  at::Tensor forward(at::Tensor x) {
+    if (!options.inplace()) return functional::dropout(x, options.p(), is_training());
+    return at::dropout_(x, options.p(), is_training());
+  }
+
+  torch::nn::DropoutOptions options;
+};
+TORCH_MODULE(Dropout);
+
+// torch's max pooling; saves 4 bits per output, the place in the window, instead of the input and a
+// 64-bit index per output. Windows of more than 16 places are torch's own.
+class MaxPool2dImpl : public torch::nn::Cloneable<MaxPool2dImpl> {
+ public:
+  MaxPool2dImpl(torch::ExpandingArray<2> kernel_size)
+      : MaxPool2dImpl(torch::nn::MaxPool2dOptions(kernel_size)) {}
+  explicit MaxPool2dImpl(const torch::nn::MaxPool2dOptions& options) : options(options) {}
+
+  void reset() override {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    return functional::max_pool2d(x, options.kernel_size(), options.stride(), options.padding(),
+                                  options.dilation(), options.ceil_mode());
+  }
+
+  torch::nn::MaxPool2dOptions options;
+};
+TORCH_MODULE(MaxPool2d);
+
+// Any pointwise function with the gradient of a step table; steps() in tensors.h finds one.
+class StepwiseImpl : public torch::nn::Cloneable<StepwiseImpl> {
+ public:
+  StepwiseImpl(PointwiseFunction function, StepTable table)
+      : function(std::move(function)), table(std::move(table)) {}
+
+  void reset() override {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    const bool has_gradient = at::GradMode::is_enabled() && x.requires_grad();
+    return has_gradient ? functional::stepwise(x, function, table) : function(x);
+  }
+
+  PointwiseFunction function;
+  StepTable table;
+};
+TORCH_MODULE(Stepwise);
 
 }  // namespace slimgrad::nn
 

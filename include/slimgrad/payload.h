@@ -89,7 +89,8 @@ struct EncodeOptions {
   double scale = 0;
   // Stochastic rounding is unbiased, also below the smallest value of a FloatFormat.
   Rounding rounding = Rounding::kNearest;
-  std::uint64_t seed = 0;
+  // Of stochastic rounding. Without one: 0 for arrays; for tensors, drawn from torch's generator.
+  std::optional<std::uint64_t> seed = {};
 
   // kPruned: how survivors are stored, and the threshold. 0: the smallest magnitude but zero, which
   // is the threshold of whatever prune() returned.
@@ -106,12 +107,14 @@ struct EncodeOptions {
   std::span<std::uint8_t> replaced = {};
 };
 
+inline constexpr std::uint64_t kNoByteLimit = std::uint64_t{1} << 60;
+
 std::vector<std::uint8_t> encode(const TensorView& tensor, const EncodeOptions& options = {});
 // Throws PayloadError instead of allocating more than max_bytes. A block of equal values takes a
 // few bytes, so a short payload may rightly stand for a large tensor: a program that decodes
 // payloads of others says what is too large. The checksum finds damage; it is no signature.
 std::vector<std::uint8_t> decode(std::span<const std::uint8_t> payload,
-                                 std::uint64_t max_bytes = std::uint64_t{1} << 60);
+                                 std::uint64_t max_bytes = kNoByteLimit);
 PayloadInfo inspect(std::span<const std::uint8_t> payload);
 
 // What encode() of the tensor can need at most.
@@ -207,7 +210,7 @@ bool is_container(std::span<const std::uint8_t> file);
 // not looked at. `max_bytes`: what the index, with the metadata, may take beyond 64 KiB, for
 // programs that read files of others. Throws PayloadError.
 ContainerIndex parse_container(std::span<const std::uint8_t> file,
-                               std::uint64_t max_bytes = std::uint64_t{1} << 60);
+                               std::uint64_t max_bytes = kNoByteLimit);
 
 // Throws PayloadError unless the payload with this header is the one that the index describes.
 void check_entry(const ContainerEntry& entry, const PayloadInfo& info);

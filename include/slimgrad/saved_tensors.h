@@ -1,4 +1,4 @@
-// What autograd saves for backward in a C++ program, packed until backward needs it.
+// What autograd saves for backward, packed until backward needs it.
 //
 // SavedTensors packs everything that autograd saves:
 //
@@ -9,7 +9,9 @@
 //       loss = torch::mse_loss(model->forward(x), y);
 //     }
 //     loss.backward();
-//     const auto [plain, saved] = saved_tensors.bytes();
+//     const auto [tensors, plain_bytes, bytes] = saved_tensors.tally().total();
+//
+// saved_bytes() measures what one forward pass saves, by operation.
 //
 // SavedTensor is one packed tensor, for autograd nodes of your own: a node that needs its input in
 // backward holds a SavedTensor instead of a SavedVariable.
@@ -17,8 +19,9 @@
 //     saved_ = slimgrad::SavedTensor(x, {.bits = 4}, seed, calls++);       // in forward
 //     const at::Tensor x = saved_.unpack();                                // in backward
 //
-// Same rules and same bits as slimgrad.saved_tensors() in Python: docs/saved.md says what is
-// packed, how, what is left alone, what it costs, and has every bit of the format.
+// slimgrad.saved_tensors() and compress(saved=) in Python are this class behind the hooks of
+// Python: docs/saved.md says what is packed, how, what is left alone, what it costs, and has every
+// bit of the format.
 //
 // A SavedTensor is immutable, and any number of threads may unpack it. Several threads may have
 // guards of one SavedTensors.
@@ -33,19 +36,27 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace slimgrad {
 
 struct SavedOptions {
-  int bits = 8;   // 8, 4 or 2; 0: exactly, without its zeros
-  int group = 0;  // values that share a scale: 16 to 512, a power of two; 0: by the bits
+  int bits = 8;            // 8, 4 or 2; 0: exactly, without its zeros
+  std::int64_t group = 0;  // values that share a scale: 16 to 512, a power of two; 0: by the bits
   bool is_stochastic = true;  // unbiased; otherwise to the nearest level. Neither with 0 bits
 };
+
+namespace runtime {
+struct SavedWords;
+struct SavedPass;
+}  // namespace runtime
 
 class SavedTensor {
  public:
@@ -56,70 +67,82 @@ class SavedTensor {
               std::uint64_t number = 0);
 
   // With the sizes, type and, if it was dense, the strides of the original. Throws c10::Error if
-  // that was changed in place since, as torch does for what it saves.
+  // that was changed in place since, as torch does for what it saves; and, for what SavedTensors
+  // rounded, in a backward pass with create_graph.
   at::Tensor unpack() const;
 
   // The bytes that it holds in memory.
-  std::size_t bytes() const { return packed_.nbytes(); }
+  std::size_t bytes() const;
   // Whether the tensor itself is held, because packing it was no use.
-  bool is_plain() const { return way_ == Way::kPlain; }
+  bool is_plain() const;
   // Whether what comes back differs from what was given.
-  bool is_rounded() const {
-    return way_ == Way::kRounded || (way_ == Way::kCast && at::isFloatingType(type_));
-  }
+  bool is_rounded() const;
 
  private:
   friend class SavedTensors;
-  enum class Way { kPlain, kRounded, kExact, kCast };
-  // `packed` stands for x.
-  SavedTensor(const at::Tensor& x, at::Tensor packed, Way way);
+  SavedTensor() = default;
+  SavedTensor(const at::Tensor& x, std::shared_ptr<const runtime::SavedWords> words,
+              std::shared_ptr<runtime::SavedPass> pass);
 
-  at::Tensor packed_;
-  Way way_ = Way::kPlain;
-  SavedOptions options_;
-  std::vector<std::int64_t> sizes_, strides_;
-  at::ScalarType type_ = at::kFloat;
-  c10::VariableVersion version_;
-  std::uint32_t saved_version_ = 0;
+  std::shared_ptr<const runtime::SavedWords> words_;  // shared by all that save these values
+  std::shared_ptr<runtime::SavedPass> pass_;          // of SavedTensors: where its time is counted
+  std::vector<std::int64_t> sizes_, strides_;         // of what is not plain
 };
 
-namespace torch_ops {
-enum class Saving;
-}
+// What was saved since a guard was last made, each piece of memory once. Parameters and other
+// leaves, their views and casts, and what is saved inside backward are not in it: they live anyway.
+// The texts live as long as the program.
+struct SavedTally {
+  struct Count {
+    std::int64_t tensors = 0;
+    std::size_t plain_bytes = 0, bytes = 0;
+  };
+  std::map<std::string_view, Count> packed;  // by what they became: "4 bits", "exact", ...
+  std::map<std::string_view, Count> left;    // by why they stayed as they are
+  double packing_seconds = 0, unpacking_seconds = 0;
+
+  static Count sum(const std::map<std::string_view, Count>& counts);
+  Count total() const;  // packed and left
+};
 
 // Packs what is saved under its guards, each piece of memory once. With guards in several threads
-// bytes() counts what all of them saved since the last guard began.
+// tally() counts what all of them saved since the last guard began.
 class SavedTensors {
  public:
   // seed: without one, from torch's generator. min_elements: smaller tensors are held as they are.
   // stream: which of the seed's draws; ranks of a distributed job take their own, so that errors
-  // average out. Throws InvalidArgument.
+  // average out. called: what errors name. Throws InvalidArgument.
   explicit SavedTensors(const SavedOptions& options,
                         std::optional<std::uint64_t> seed = std::nullopt,
-                        std::int64_t min_elements = 4096, std::uint64_t stream = 0);
+                        std::int64_t min_elements = 4096, std::uint64_t stream = 0,
+                        std::string called = "SavedTensors");
+  SavedTensors(const SavedTensors&) = delete;
+  SavedTensors& operator=(const SavedTensors&) = delete;
 
-  // The seed, and the number of tensors that were rounded: all of its state. A program that resumes
-  // makes the object with that seed and sets the number. Throws InvalidArgument for more than
-  // kMostCalls (gate.h), which no run reaches.
-  std::uint64_t seed() const { return seed_; }
-  std::uint64_t number() const;
-  void set_number(std::uint64_t number);
+  // All of its state: an int64 tensor of the seed, and of the number of tensors that were rounded.
+  // Throws InvalidArgument for tensors that state() cannot have given, and then nothing has
+  // changed; check_state() throws for the same ones.
+  at::Tensor state() const;
+  void load_state(const at::Tensor& state);
+  static void check_state(const at::Tensor& state);
 
-  // What autograd would have saved without packing, and what was saved, under the last guard.
-  // Parameters and what is computed from them alone live anyway, and are not counted.
-  struct Bytes {
-    std::size_t plain = 0, saved = 0;
-  };
-  Bytes bytes() const;
+  const SavedOptions& options() const { return options_; }  // with the group that is used
+  SavedTally tally() const;
 
-  // What autograd's hooks call: x as it will be held. Throws c10::Error.
-  std::shared_ptr<const SavedTensor> keep(const at::Tensor& x);
+  // What hooks of autograd call: x as it will be held. saved_by: what only Python sees, in the
+  // tensor's class and in the frames of the caller: "subclass", "trace", "compiled graph",
+  // "checkpoint", or nothing. Throws c10::Error.
+  SavedTensor pack(const at::Tensor& x, std::string_view saved_by = {});
+  // x as it is: where a part inside of one that is packed was excluded, or without SavedTensors at
+  // work.
+  static SavedTensor leave(const at::Tensor& x, bool is_excluded);
+
+  // What a guard calls at its beginning and at its end, and Python, whose own hooks are in the
+  // place of the guard. The tally begins anew, unless this thread is between the two already.
+  void begin(std::optional<std::uint64_t> stream = std::nullopt);
+  void end();
 
  private:
-  friend class SavedTensorsGuard;
-  void begin_pass();
-  SavedTensor packed(const at::Tensor& x, torch_ops::Saving saving);
-
   // A piece of memory, as no other can be while a weak reference to its storage is held.
   struct Piece {
     const c10::StorageImpl* storage;
@@ -129,18 +152,24 @@ class SavedTensors {
     std::uint32_t version;
     auto operator<=>(const Piece&) const = default;
   };
-  struct Known {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    std::weak_ptr<const SavedTensor> saved;
-  };
+  using Words = std::shared_ptr<const runtime::SavedWords>;
+  using KnownWords = std::map<Piece, std::weak_ptr<const runtime::SavedWords>>;
 
-  const SavedOptions options_;
-  const std::uint64_t seed_, stream_;
+  static Piece piece_of(const at::Tensor& x);
+  Words find_or_pack(const at::Tensor& x, std::string_view* why);
+  Words new_words(const at::Tensor& x, std::string_view* why);
+  void count_left(const at::Tensor& x, const Words& words, std::string_view why);
+
+  SavedOptions options_;
   const std::int64_t min_elements_;
+  const std::string called_;
   mutable std::mutex mutex_;  // guards what follows
-  std::uint64_t number_ = 0;
-  Bytes bytes_;
-  std::map<Piece, Known> known_;
+  std::uint64_t seed_, stream_, number_ = 0;
+  SavedTally tally_;
+  std::shared_ptr<runtime::SavedPass> pass_;
+  KnownWords known_;  // what is packed
+  KnownWords left_;   // what is not, and was counted
+  std::size_t known_limit_ = 0;
 };
 
 // While it lives, what this thread saves goes through `saved_tensors`; with nested guards the
@@ -150,13 +179,34 @@ class SavedTensors {
 class SavedTensorsGuard {
  public:
   explicit SavedTensorsGuard(SavedTensors& saved_tensors);
-  ~SavedTensorsGuard();
+  ~SavedTensorsGuard() { saved_tensors_.end(); }
   SavedTensorsGuard(const SavedTensorsGuard&) = delete;
   SavedTensorsGuard& operator=(const SavedTensorsGuard&) = delete;
 
  private:
-  SavedTensors* const before_;
+  SavedTensors& saved_tensors_;
 };
+
+// Bytes of the storages that autograd saves in a forward pass, each counted once, for the part that
+// saved it first.
+struct SavedBytes {
+  struct Part {
+    std::string name;
+    std::size_t plain = 0, saved = 0;
+  };
+  std::vector<Part> parts;                       // in the order in which they saved something
+  std::map<std::string_view, std::size_t> left;  // by reason, what was not packed under a guard
+  Part total() const;
+};
+
+// Runs `forward` once, with gradients. A part is the innermost RECORD_USER_SCOPE that is running,
+// or without one the operation that the program called, such as "aten::addmm". plain: what torch
+// would save; saved: what is saved with the guards that `forward` makes. live_anyway: parameters
+// and buffers, which are not counted. What a forward pass changes (running means, generators, the
+// numbers of SavedTensors) stays changed. Throws what `forward` throws, and InvalidArgument where a
+// guard does.
+SavedBytes saved_bytes(const std::function<void()>& forward,
+                       const std::vector<at::Tensor>& live_anyway = {});
 
 }  // namespace slimgrad
 

@@ -1,4 +1,4 @@
-// All of slimgrad that needs no torch. For tensors include <slimgrad/torch.h> as well.
+// All of slimgrad that needs no torch. For tensors include <slimgrad/torch.h>, which includes this.
 #ifndef SLIMGRAD_SLIMGRAD_H_
 #define SLIMGRAD_SLIMGRAD_H_
 

@@ -37,6 +37,13 @@ struct SparseLayerState {
   at::Tensor weight_plan, weight_stats;  // new_gate_plan(), new_gate_stats()
   at::Tensor input_plan, input_stats;
   at::Tensor choice;  // new_sparse_choice()
+
+  // The five in this order, as the ops take them, and back. from_list() throws InvalidArgument, in
+  // the name of `op`, for another number of tensors.
+  std::vector<at::Tensor> list() const {
+    return {weight_plan, weight_stats, input_plan, input_stats, choice};
+  }
+  static SparseLayerState from_list(at::TensorList list, std::string_view op);
 };
 
 // `always`: sparse wherever that is possible, as long as no way is set by hand.
@@ -65,6 +72,7 @@ void time_sparse_ways(const at::Tensor& choice, bool on);
 
 // Where the break-even sparsity, or the way, comes from.
 enum class ChosenBy : std::int64_t { kNobody, kModel, kTiming, kUser };
+std::string_view chosen_by_name(ChosenBy by);  // "", "model", "tune", "user"
 
 struct SparseProductReport {
   SparseWay setting;

@@ -65,14 +65,14 @@ StepTarget activation_target(std::string_view name, const ActivationParams& para
 // InvalidArgument for other widths, an empty or infinite interval, a derivative that is not finite
 // (or not even though it says so), and a weight that is not finite and non-negative or is zero
 // throughout.
-StepTable optimal_steps(std::string_view activation, int bits, double low = -10, double high = 10,
-                        StepWeight weight = StepWeight::kUniform);
-StepTable optimal_steps(const StepTarget& target, int bits, double low, double high,
-                        StepWeight weight = StepWeight::kUniform);
-StepTable optimal_steps(const StepTarget& target, int bits, double low, double high,
-                        const std::function<double(double)>& weight);
+StepTable steps(std::string_view activation, int bits = 3, double low = -10, double high = 10,
+                StepWeight weight = StepWeight::kUniform);
+StepTable steps(const StepTarget& target, int bits, double low, double high,
+                StepWeight weight = StepWeight::kUniform);
+StepTable steps(const StepTarget& target, int bits, double low, double high,
+                const std::function<double(double)>& weight);
 
-// The table that an activation layer uses: optimal_steps(), but where the derivative is piecewise
+// The table that an activation layer uses: steps(), but where the derivative is piecewise
 // constant exact in float32, with the 1 or 2 bits that takes and torch's side of every jump.
 StepTable layer_steps(std::string_view activation, const ActivationParams& params, int bits,
                       double low = -10, double high = 10, StepWeight weight = StepWeight::kNormal);

@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -53,14 +54,17 @@ struct Threshold {
 // The threshold at which pruning is expected to leave `sparsity` zeros.
 // Throws InvalidArgument unless 0 <= sparsity < 1, and if the method needs a histogram that the
 // statistics do not have, or the tensor has no finite value.
-Threshold threshold(const TensorStats& stats, double sparsity, ThresholdMethod method);
+Threshold threshold(const TensorStats& stats, double sparsity,
+                    ThresholdMethod method = ThresholdMethod::kEmpirical);
 
 // The inverse: the sparsity that a threshold gives. REQUIRES (checked): threshold >= 0, finite.
-double expected_sparsity(const TensorStats& stats, double threshold, ThresholdMethod method);
+double expected_sparsity(const TensorStats& stats, double threshold,
+                         ThresholdMethod method = ThresholdMethod::kEmpirical);
 
 // Expected cosine similarity of a tensor and its pruned self, 1 / sqrt(1 + nmse). With kEmpirical
 // it is the plug-in value, which a single draw matches to about 1e-4.
-double expected_cosine(const TensorStats& stats, double threshold, ThresholdMethod method);
+double expected_cosine(const TensorStats& stats, double threshold,
+                       ThresholdMethod method = ThresholdMethod::kEmpirical);
 
 // Statistics that hold nothing but the parameters of a lognormal, for the method kLognormal.
 // `count` matters to allocation only.
@@ -100,14 +104,14 @@ inline constexpr double kDefaultSparsityCap = 0.98;
 // and the greatest reachable ones, or take the nearest of these.
 enum class OutOfReach { kThrow, kNearest };
 
-// Every layer is described by its law under `method` (kEmpirical, kLognormal, kGennorm or kNormal).
-// Throws InvalidArgument, also for a target of no layer, for two of one, and for a cosine outside
-// (0, 1].
-std::vector<LayerAllocation> allocate(std::span<const TensorStats> layers, double sparsity,
-                                      AllocationObjective objective, ThresholdMethod method,
-                                      double cap = kDefaultSparsityCap,
-                                      std::span<const CosineTarget> targets = {},
-                                      OutOfReach out_of_reach = OutOfReach::kThrow);
+// Every layer is described by its law under `method` (kEmpirical, kLognormal, kGennorm or kNormal;
+// by default kEmpirical if all layers have a histogram, else kLognormal). Throws InvalidArgument,
+// also for a target of no layer, for two of one, and for a cosine outside (0, 1].
+std::vector<LayerAllocation> allocate(
+    std::span<const TensorStats> layers, double sparsity,
+    AllocationObjective objective = AllocationObjective::kMinCosine,
+    std::optional<ThresholdMethod> method = std::nullopt, double cap = kDefaultSparsityCap,
+    std::span<const CosineTarget> targets = {}, OutOfReach out_of_reach = OutOfReach::kThrow);
 
 }  // namespace slimgrad
 

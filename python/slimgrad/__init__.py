@@ -12,7 +12,7 @@ from .compression.gradients import LossScale, Prune, Quantize
 from .compression.run_log import log_run
 from .compression.state import StateWarning, load_state_dict, state_dict
 from .memory import cached_memory, empty_cache
-from .saved.context import SavedTensors, saved_tensors
+from .saved.packer import SavedTensors, saved_tensors
 from .saved.saved_bytes import SavedBytes, saved_bytes
 from .saved.settings import Saved
 from .tensors.coding import PayloadError, decode, encode, inspect

@@ -1,4 +1,4 @@
-"""Loads the op library that lies beside this package; afterwards torch.ops.slimgrad has the ops."""
+"""Loads the library that lies beside this package, with its ops and its classes."""
 
 from pathlib import Path
 

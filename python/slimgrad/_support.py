@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._library import ops
+from ._library import classes, ops
 
 # ---- arguments -----------------------------------------------------------------------------------
 
@@ -107,15 +107,16 @@ def _kind(value: Any) -> str:
 
 
 @cache
-def choices(what: str) -> tuple[str, ...]:
-    return tuple(ops.choices(what))
+def choices(field: str) -> tuple[str, ...]:
+    """What may be asked for, by the name of a gate's option."""
+    return tuple(classes.GateGroup.choices(field))
 
 
-def check_choice(value: str, what: str, op: str, name: str) -> None:
+def check_choice(value: str, field: str, op: str, name: str) -> None:
     """In a graph of torch.compile the op that gets ``value`` checks it instead."""
-    if not torch.compiler.is_compiling() and value not in choices(what):
+    if not torch.compiler.is_compiling() and value not in choices(field):
         raise ValueError(
-            f"[{op}] expected {name} to be one of {', '.join(choices(what))}; got {value!r}"
+            f"[{op}] expected {name} to be one of {', '.join(choices(field))}; got {value!r}"
         )
 
 
@@ -153,6 +154,11 @@ def derive_seed(seed: int, *parts: int | str) -> int:
         names, numbers = ([part], []) if isinstance(part, str) else ([], [_as_int64(part)])
         seed = ops.derive_seed(seed, names, numbers)
     return seed
+
+
+def op_seed(seed: int | None, op: str) -> int | None:
+    """A seed as ops take it, which draw one if there is none."""
+    return None if seed is None else fresh_seed(seed, op)
 
 
 def _as_int64(number: int) -> int:

@@ -255,127 +255,15 @@ def stepwise(
     return _Stepwise.apply(x, f, list(table.borders), list(table.levels), table.even)
 
 
-@torch.compiler.assume_constant_result
-def _dropout_scale(p: float, dtype: torch.dtype) -> float:
-    """1 / (1 - p) as torch rounds it."""
-    return torch.ones((), dtype=dtype).div_(1 - p).item()
-
-
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, p):
-        # torch's own recipe and random numbers. Its noise is a float per element; one bit is kept.
-        noise = torch.empty_like(x).bernoulli_(1 - p)
-        codes = ops.stepwise_codes(noise, [0.5], False)
-        noise.div_(1 - p)
-        ctx.save_for_backward(codes)
-        ctx.scale = _dropout_scale(p, x.dtype)
-        ctx.strides = noise.stride()
-        return x * noise
-
-    @staticmethod
-    def backward(ctx, grad):
-        (codes,) = ctx.saved_tensors
-        return ops.stepwise_backward(grad, codes, [0.0, ctx.scale], ctx.strides), None
-
-
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
     """torch's dropout, with the same mask for the same seed; keeps one bit per element."""
-    dense_tensor(x, "dropout")
     p = number(constant(p), "dropout", "p")
-    if not 0 <= p <= 1:
-        raise ValueError(f"[dropout] expected p to be a probability from 0 to 1, got {p}")
-    if not training or p == 0 or p == 1 or not (torch.is_grad_enabled() and x.requires_grad):
-        return torch.nn.functional.dropout(x, p, training)
-    return _Dropout.apply(x, p)
-
-
-class _PReLU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, weight):
-        codes = ops.stepwise_codes(x, [0.0], False)
-        ctx.save_for_backward(codes, weight)
-        ctx.strides = torch.empty_like(x, device="meta").stride()
-        return torch.nn.functional.prelu(x, weight)
-
-    @staticmethod
-    def backward(ctx, grad):
-        codes, weight = ctx.saved_tensors
-        if weight.numel() > 1:
-            weight = weight.view([-1 if axis == 1 else 1 for axis in range(grad.dim())])
-        positive = ops.stepwise_backward(grad, codes, [0.0, 1.0], ctx.strides)
-        negative = ops.stepwise_backward(grad, codes, [1.0, 0.0], ctx.strides)
-        return positive + negative * weight, None
+    return ops.dropout(dense_tensor(x, "dropout"), p, training)
 
 
 def prelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """torch's prelu with a weight that takes no gradient; keeps one bit per element."""
-    dense_tensor(x, "prelu")
-    dense_tensor(weight, "prelu", "weight")
-    if not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
-        return torch.nn.functional.prelu(x, weight)
-    if weight.requires_grad:
-        raise ValueError(
-            "[prelu] expected a weight that takes no gradient, got one that does: its gradient "
-            "needs the input, so use torch's own"
-        )
-    return _PReLU.apply(x, weight)
-
-
-def _pair(value, name: str) -> tuple[int, int]:
-    if isinstance(value, int):
-        return value, value
-    if isinstance(value, tuple | list) and len(value) in (1, 2):
-        return value[0], value[-1]
-    raise TypeError(f"[max_pool2d] expected {name} to be an integer or a pair, got {value!r}")
-
-
-class _MaxPool2d(torch.autograd.Function):
-    """The place in the window is (row, column) in units of the dilation, row * width + column."""
-
-    @staticmethod
-    def forward(ctx, x, kernel, stride, padding, dilation, ceil_mode):
-        y, indices = torch.ops.aten.max_pool2d_with_indices(
-            x, kernel, stride, padding, dilation, ceil_mode
-        )
-        ctx.arguments = (kernel, stride, padding, dilation, ceil_mode)
-        ctx.like = torch.empty_like(x, device="meta")  # sizes and layout; no memory
-        row, column = _MaxPool2d.corners(ctx, y.shape[-2:], x.device)
-        width = x.shape[-1]
-        place_row = (indices // width - row) // dilation[0]
-        place_column = (indices % width - column) // dilation[1]
-        place = (place_row * kernel[1] + place_column).to(torch.float32)
-        ctx.place_strides = place.stride()
-        ctx.save_for_backward(ops.stepwise_codes(place, [i + 0.5 for i in range(15)], False))
-        return y
-
-    @staticmethod
-    def corners(ctx, size, device):
-        _, stride, padding, _, _ = ctx.arguments
-        row = torch.arange(size[0], device=device).view(-1, 1) * stride[0] - padding[0]
-        column = torch.arange(size[1], device=device) * stride[1] - padding[1]
-        return row, column
-
-    @staticmethod
-    def backward(ctx, grad):
-        (codes,) = ctx.saved_tensors
-        kernel, stride, padding, dilation, ceil_mode = ctx.arguments
-        ones = torch.ones((), device=grad.device).expand(grad.shape)
-        place = ops.stepwise_backward(
-            ones, codes, [float(i) for i in range(16)], ctx.place_strides
-        ).to(torch.int64)
-        row, column = _MaxPool2d.corners(ctx, grad.shape[-2:], grad.device)
-        width = ctx.like.shape[-1]
-        indices = (row + place // kernel[1] * dilation[0]) * width
-        indices += column + place % kernel[1] * dilation[1]
-        # torch takes the input as an argument but reads only its shape and layout.
-        x = torch.empty_strided(
-            ctx.like.shape, ctx.like.stride(), dtype=grad.dtype, device=grad.device
-        )
-        result = torch.ops.aten.max_pool2d_with_indices_backward(
-            grad, x, kernel, stride, padding, dilation, ceil_mode, indices
-        )
-        return result, None, None, None, None, None
+    return ops.prelu(dense_tensor(x, "prelu"), dense_tensor(weight, "prelu", "weight"))
 
 
 def max_pool2d(
@@ -390,15 +278,14 @@ def max_pool2d(
     """torch's max_pool2d, exact; keeps 4 bits per output. Windows of more than 16 elements, and
     calls with return_indices=True, are torch's own."""
     dense_tensor(x, "max_pool2d")
-    kernel = _pair(kernel_size, "kernel_size")
-    if (
-        return_indices
-        or kernel[0] * kernel[1] > 16
-        or not (torch.is_grad_enabled() and x.requires_grad)
-    ):
-        return torch.nn.functional.max_pool2d(  # type: ignore[call-overload]
-            x, kernel_size, stride, padding, dilation, ceil_mode, return_indices
+    for name, value in (("kernel_size", kernel_size), ("padding", padding), ("dilation", dilation)):
+        if not isinstance(value, int | tuple | list):
+            raise TypeError(
+                f"[max_pool2d] expected {name} to be an integer or a pair, got {value!r}"
+            )
+    if return_indices:
+        return torch.nn.functional.max_pool2d(  # type: ignore[return-value]
+            x, kernel_size, stride, padding, dilation, ceil_mode, True
         )
-    steps = kernel if stride is None or stride == [] else _pair(stride, "stride")
-    pads, spacing = _pair(padding, "padding"), _pair(dilation, "dilation")
-    return _MaxPool2d.apply(x, kernel, steps, pads, spacing, ceil_mode)
+    stride = [] if stride is None else stride
+    return ops.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode)

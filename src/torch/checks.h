@@ -22,6 +22,19 @@ inline void check_float_dtype(const at::Tensor& x, std::string_view op) {
         c10::toString(x.scalar_type()));
 }
 
+// Throws InvalidArgument unless the values of x lie in memory one by one, or would: also on "meta".
+inline void check_dense(const at::Tensor& x, std::string_view op, const std::string& name = "x") {
+  if (!x.defined()) throw_invalid(op, name + " to be a tensor", "none");
+  if (x.layout() != at::kStrided)
+    throw_invalid(op, name + " to be a dense tensor", "layout ", x.layout());
+  if (x.is_quantized()) throw_invalid(op, name + " to be a dense tensor", "a quantized one");
+}
+// The same, with values behind it.
+inline void check_values(const at::Tensor& x, std::string_view op, const std::string& name = "x") {
+  check_dense(x, op, name);
+  if (x.is_meta()) throw_invalid(op, name + " to have values", "a tensor on device meta");
+}
+
 // State is float64 on the CPU, whatever device the model is on: the host plans, and not every
 // device has that type. Throws InvalidArgument, in the name of `op`, for another tensor.
 inline void check_state(const at::Tensor& state, std::int64_t size, std::string_view op,

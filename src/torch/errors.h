@@ -15,20 +15,26 @@ namespace slimgrad::torch_ops {
 
 inline constexpr char kPayloadErrorMark[] = "PayloadError: ";
 
-// ValueErrors<&f>::call is f with InvalidArgument and PayloadError turned into c10::ValueError.
+// call(), with c10::ValueError for InvalidArgument and PayloadError.
+template <typename Call>
+auto value_errors(const Call& call) {
+  try {
+    return call();
+  } catch (const InvalidArgument& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  } catch (const PayloadError& error) {
+    C10_THROW_ERROR(ValueError, std::string(kPayloadErrorMark) + error.what());
+  }
+}
+
+// ValueErrors<&f>::call is f with the same.
 template <auto function>
 struct ValueErrors;
 
 template <typename Result, typename... Args, Result (*function)(Args...)>
 struct ValueErrors<function> {
   static Result call(Args... args) {
-    try {
-      return function(std::forward<Args>(args)...);
-    } catch (const InvalidArgument& error) {
-      C10_THROW_ERROR(ValueError, error.what());
-    } catch (const PayloadError& error) {
-      C10_THROW_ERROR(ValueError, std::string(kPayloadErrorMark) + error.what());
-    }
+    return value_errors([&] { return function(std::forward<Args>(args)...); });
   }
 };
 

@@ -2,7 +2,13 @@
 // next to their code.
 #include <torch/library.h>
 
+#include <vector>
+#include "torch/decide/plan_tensor.h"
+
 TORCH_LIBRARY(slimgrad, m) {
+  // Without a seed an op takes one from torch's generator: two calls alike have two results.
+  const std::vector<at::Tag> kDraws = {at::Tag::nondeterministic_seeded};
+
   // Statistics: a float64 tensor laid out as torch/measure/stats_tensor.h says.
   m.def("measure(Tensor x) -> Tensor");
   m.def("_measure_aten(Tensor x) -> Tensor");  // for any device; tests compare the two
@@ -28,7 +34,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("expected_sparsity(Tensor stats, float threshold, str method) -> Tensor");
   m.def("expected_cosine(Tensor stats, float threshold, str method) -> Tensor");
   m.def(
-      "allocate(Tensor[] layers, float sparsity, str objective, str method, float cap, "
+      "allocate(Tensor[] layers, float sparsity, str objective, str? method, float cap, "
       "int[] target_layers, float[] target_cosines) -> Tensor");
 
   // Formats, as exponent and mantissa bits. parse_float_choice gives (bits, exponent bits, mantissa
@@ -54,23 +60,28 @@ TORCH_LIBRARY(slimgrad, m) {
   // returns nothing, because torch.compile refuses custom ops whose result is their argument.
   m.def(
       "quantize(Tensor x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
-      "str underflow, SymInt seed) -> Tensor");
+      "str underflow, SymInt? seed=None) -> Tensor",
+      kDraws);
   m.def(
       "quantize_(Tensor(a!) x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
-      "str underflow, SymInt seed) -> ()");
-  m.def("prune(Tensor x, float threshold, SymInt seed) -> Tensor");
-  m.def("prune_(Tensor(a!) x, float threshold, SymInt seed) -> ()");
+      "str underflow, SymInt? seed=None) -> ()",
+      kDraws);
+  m.def("prune(Tensor x, float threshold, SymInt? seed=None) -> Tensor", kDraws);
+  m.def("prune_(Tensor(a!) x, float threshold, SymInt? seed=None) -> ()", kDraws);
   m.def(
       "prune_quantize(Tensor x, float threshold, int exponent_bits, int mantissa_bits, "
-      "float scale, str rounding, str underflow, SymInt seed) -> Tensor");
+      "float scale, str rounding, str underflow, SymInt? seed=None) -> Tensor",
+      kDraws);
   m.def(
       "prune_quantize_(Tensor(a!) x, float threshold, int exponent_bits, int mantissa_bits, "
-      "float scale, str rounding, str underflow, SymInt seed) -> ()");
+      "float scale, str rounding, str underflow, SymInt? seed=None) -> ()",
+      kDraws);
 
   // Codes of exactly as many bits as the format has, in the order of a contiguous x.
   m.def(
       "pack(Tensor x, int exponent_bits, int mantissa_bits, float scale, str rounding, "
-      "str underflow, SymInt seed) -> Tensor");
+      "str underflow, SymInt? seed=None) -> Tensor",
+      kDraws);
   m.def(
       "unpack(Tensor packed, SymInt[] size, int exponent_bits, int mantissa_bits, float scale, "
       "ScalarType dtype) -> Tensor");
@@ -78,50 +89,34 @@ TORCH_LIBRARY(slimgrad, m) {
   // Payloads, as bytes in a uint8 tensor. A scale or threshold of 0 is found in the values.
   m.def(
       "encode(Tensor x, str mode, int bits, int exponent_bits, int mantissa_bits, float scale, "
-      "float threshold, str survivors, str coder, str model, str rounding, int seed) -> Tensor");
+      "float threshold, str survivors, str coder, str model, str rounding, int? seed=None) "
+      "-> Tensor",
+      kDraws);
   m.def(  // torch.compile passes arguments by name, and has other uses for "mode" then
       "encode_into(Tensor x, str kind, int bits, int exponent_bits, int mantissa_bits, float "
-      "scale, "
-      "float threshold, str survivors, str coder, str model, str rounding, int seed, "
-      "Tensor(a!) out) -> Tensor");
-  m.def("decode(Tensor payload) -> Tensor");
-  m.def("decode_into(Tensor payload, Tensor(a!) out) -> ()");
+      "scale, float threshold, str survivors, str coder, str model, str rounding, int? seed, "
+      "Tensor(a!) out) -> Tensor",
+      kDraws);
+  m.def("decode(Tensor payload, int? max_bytes=None) -> Tensor");
+  m.def("decode_into(Tensor payload, Tensor(a!) out, int? max_bytes=None) -> ()");
   m.def(
       "inspect(Tensor payload) "
       "-> (str, str, int[], float, int[], str, float[], str)");
 
-  // The index of a file with several payloads, in columns: torch/coding/container.cc says which.
+  // Files of payloads (torch/coding/files.cc). file_parts: the bytes of a file with these tensors,
+  // its index first; metadata are keys and values in turn, options those of encode. load_file: one
+  // tensor more than names if the file is a single payload.
   m.def(
-      "container_index(Tensor file, int max_bytes) "
-      "-> (str[], str[], int[], int[], int[], int[], int[])");
-  m.def(
-      "container_header(str[] names, str[] types, int[] num_dims, int[] lengths, "
-      "int[] payload_bytes, bool has_metadata, str[] metadata) -> Tensor");
+      "file_parts(Tensor[] tensors, str[] names, str[] metadata, bool has_metadata, str mode, "
+      "int bits, int exponent_bits, int mantissa_bits, float scale, float threshold, "
+      "str survivors, str coder, str model, str rounding, int? seed=None) -> Tensor[]",
+      kDraws);
+  m.def("load_file(Tensor file, int? max_bytes=None) -> (str[], Tensor[])");
 
-  // The state of a gate, by name (torch/decide/gate_ops.cc). What is not given has its default.
-  m.def(
-      "new_gate_plan(*, str? prune=None, float? sparsity=None, str? method=None, int? bits=None, "
-      "int? exponent_bits=None, int? mantissa_bits=None, str? split=None, "
-      "str? scale_method=None, float? fixed_scale=None, str? rounding=None, "
-      "str? underflow=None, int? seed=None, int? min_elements=None, "
-      "int? sample_size=None, "
-      "int? refresh_every=None, int? warmup=None, int[] schedule_calls=[], "
-      "float[] schedule_sparsities=[], str? allocation=None, bool dynamic_scale=False) -> Tensor");
+  // The state of a gate: what is not given has its default. slimgrad::GateGroup has the rest.
+  m.def(slimgrad::torch_ops::new_gate_plan_schema().c_str());
   m.def("new_gate_stats() -> Tensor");
-  m.def(
-      "gate_report(Tensor plan, Tensor stats) "
-      "-> (str[], int[], str[], bool[], str[], float[], str)");
-  m.def("gate_statistics(Tensor stats) -> Tensor");
-  m.def("gate_fields(Tensor plan) -> (str[], float[])");
   m.def("derive_seed(int seed, str[] names, int[] numbers) -> int");
-  m.def("choices(str what) -> str[]");
-  m.def("gate_has_news(Tensor plan) -> bool");
-  m.def("refresh_gate_(Tensor(a!) plan) -> ()");
-  m.def("set_gate_sparsity_(Tensor(a!) plan, float sparsity) -> ()");
-  // A state that was saved, into a gate: its settings stay. Returns those that differ, in words.
-  m.def(
-      "load_gate_(Tensor(a!) plan, Tensor(b!) stats, Tensor saved_plan, Tensor saved_stats) "
-      "-> str[]");
 
   // Neural gradients: the identity forward; backward runs compress_gradient, which reads the
   // layer's plan, writes plan and stats (torch/decide/plan_tensor.h), and draws with `stream` mixed
@@ -138,17 +133,9 @@ TORCH_LIBRARY(slimgrad, m) {
       "int[] target_layers=[], float[] target_cosines=[]) -> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
-  // How a sparse layer does its two products: the tensor `choice` of its state by names. A way that
-  // is empty leaves its product alone. sparse_report: the way that is set, what
-  // chose it ("" if not yet), the break-even sparsity (NaN if not yet), what the last backward pass
-  // did, the number of trials and the best seconds dense, sparse without and for all survivors.
+  // How a sparse layer does its two products, as one tensor of its state; slimgrad::GateGroup
+  // changes and reports it.
   m.def("new_sparse_choice(bool always) -> Tensor");
-  m.def("set_sparse_ways_(Tensor(a!) choice, str weight, str input) -> ()");
-  m.def("time_sparse_ways_(Tensor(a!) choice, bool on) -> ()");
-  m.def("load_sparse_choice_(Tensor(a!) choice, Tensor saved) -> str[]");  // like load_gate_
-  m.def(
-      "sparse_report(Tensor choice, str product) "
-      "-> (str, str, float, str, int, float, float, float)");
   // The model behind it, for fitting it: the terms of the dense product, and of the sparse one what
   // does not shrink with its survivors and what all values would take; nanoseconds of the second
   // that have no fitted constant; and the nanoseconds of these three.
@@ -157,27 +144,21 @@ TORCH_LIBRARY(slimgrad, m) {
       "int[] dilation, int groups, str product) "
       "-> (float[], float[], float[], float, float[])");
 
-  // Layers with a sparse backward pass. The five tensors are a layer's state
-  // (torch/decide/plan_tensor.h for each product, torch/sparse/product_choice.h); backward reads
-  // and writes them. `wanted`: gradients of x, weight and bias; one that is not wanted comes back
-  // empty.
+  // Layers with a sparse backward pass. `state` is the five tensors of SparseLayerState
+  // (slimgrad/sparse_layers.h); backward reads and writes them. `wanted`: gradients of x, weight
+  // and bias; one that is not wanted comes back empty.
   m.def(
-      "sparse_linear(Tensor x, Tensor weight, Tensor? bias, Tensor weight_plan, "
-      "Tensor weight_stats, Tensor input_plan, Tensor input_stats, Tensor choice, int stream) "
-      "-> Tensor");
+      "sparse_linear(Tensor x, Tensor weight, Tensor? bias, Tensor[] state, int stream) -> Tensor");
   m.def(
       "sparse_conv2d(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
-      "int[] dilation, int groups, Tensor weight_plan, Tensor weight_stats, Tensor input_plan, "
-      "Tensor input_stats, Tensor choice, int stream) -> Tensor");
+      "int[] dilation, int groups, Tensor[] state, int stream) -> Tensor");
   m.def(
       "sparse_linear_backward(Tensor grad, Tensor x, Tensor weight, bool[3] wanted, "
-      "Tensor(a!) weight_plan, Tensor(b!) weight_stats, Tensor(c!) input_plan, "
-      "Tensor(d!) input_stats, Tensor(e!) choice, int stream) -> (Tensor, Tensor, Tensor)");
+      "Tensor(a!)[] state, int stream) -> (Tensor, Tensor, Tensor)");
   m.def(
       "sparse_conv2d_backward(Tensor grad, Tensor x, Tensor weight, int[] stride, int[] padding, "
-      "int[] dilation, int groups, bool[3] wanted, Tensor(a!) weight_plan, "
-      "Tensor(b!) weight_stats, Tensor(c!) input_plan, Tensor(d!) input_stats, "
-      "Tensor(e!) choice, int stream) -> (Tensor, Tensor, Tensor)");
+      "int[] dilation, int groups, bool[3] wanted, Tensor(a!)[] state, int stream) "
+      "-> (Tensor, Tensor, Tensor)");
 
   // What sparse products keep between calls, in bytes; and gives it back, returning how much.
   m.def("cached_memory() -> int");
@@ -193,20 +174,15 @@ TORCH_LIBRARY(slimgrad, m) {
   // What backward keeps. pack_saved packs with a few bits a value, into int32 words
   // (formats/saved.h) whose draws are those of `number` among all of a seed; group 0 is the default
   // one. pack_exact leaves zeros out, into bytes; none if that does not pay. Values are taken in
-  // the order of memory, and come back with the strides given: those of restored_strides(x).
+  // the order of memory, and come back with the strides given, those of torch.empty_like(x).
   m.def(
       "pack_saved(Tensor x, int bits, int group, str rounding, SymInt seed, SymInt number) "
       "-> Tensor");
   m.def(
       "unpack_saved(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype, int bits, "
       "int group) -> Tensor");
-  m.def("saved_bad_groups(Tensor packed) -> int");
-  m.def("default_saved_group(int bits) -> int");
   m.def("pack_exact(Tensor x, bool only_masks=False) -> Tensor");
   m.def("unpack_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");
-  m.def("restored_strides(Tensor x) -> int[]");
-  // Gives `holder` the version counter of `of`, not its memory.
-  m.def("share_version(Tensor(a!) holder, Tensor of) -> ()");
 
   // The same as a layer uses it, with parameters, and for derivatives known by samples.
   m.def(
@@ -233,6 +209,13 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("stepwise_codes(Tensor x, float[] borders, bool even) -> Tensor");
   m.def("stepwise_backward(Tensor grad, Tensor codes, float[] levels, SymInt[] strides) -> Tensor");
   m.def("stepwise_backward_(Tensor(a!) grad, Tensor codes, float[] levels) -> ()");
+
+  // Layers whose backward is a choice for each element: they save its codes.
+  m.def("dropout(Tensor x, float p, bool training) -> Tensor");
+  m.def("prelu(Tensor x, Tensor weight) -> Tensor");
+  m.def(
+      "max_pool2d(Tensor x, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, "
+      "bool ceil_mode) -> Tensor");
 
   // The invertible mode: keeps the output and a bit an element.
   m.def("invertible_activation(Tensor x, str name) -> Tensor");

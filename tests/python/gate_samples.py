@@ -5,6 +5,7 @@ import torch
 from plan_fields import Plan
 
 import slimgrad as sg
+from slimgrad.compression.gate import new_group
 
 ops = torch.ops.slimgrad
 
@@ -20,6 +21,15 @@ def state(*parts, **fields):
     for name, value in fields.items():
         plan[Plan[name]] = value
     return plan, ops.new_gate_stats()
+
+
+def load_gate(plan, stats, saved_plan, saved_stats):
+    """Which settings of a group of one gate a saved state does not have, in words."""
+    group = new_group()
+    group.add_gate("", plan, stats)
+    found = group.load_state({"plan": saved_plan, "stats": saved_stats})
+    assert found["missing"] == found["unknown"] == []
+    return list(found["differences"])
 
 
 def _mix(x):

@@ -2,10 +2,9 @@
 
 from enum import IntEnum
 
-from slimgrad._library import ops
 from slimgrad.compression.gate import GradientGate
 
-_NAMES, _ = ops.gate_fields(ops.new_gate_plan())
+_NAMES = GradientGate().fields()
 
 Plan = IntEnum("Plan", {name.upper(): index for index, name in enumerate(_NAMES)})
 SCHEDULE = slice(Plan.SCHEDULE_CALL_0, Plan.SCHEDULE_SPARSITY_7 + 1)

@@ -7,6 +7,25 @@ from torch import nn
 import slimgrad as sg
 
 
+class Left:
+    """Why a tensor was saved as it is, as tallies say it: src/runtime/saved/saving_rules.h."""
+
+    LEAF = "parameters and other leaves of the graph"
+    OF_LEAF = "views and casts of leaves"
+    NO_GRADIENT = "inputs, buffers and statistics: no gradient goes through them"
+    COMPILED = "saved by a graph of torch.compile, which does not say what it needs exactly"
+    TRACED = "under a TorchDispatchMode, which may be a trace with tensors without values"
+    TYPE = "masks, indices and other types than float32, bfloat16, float16"
+    SUBCLASS = "tensor subclasses, sparse tensors, other devices than the CPU"
+    SMALL = "small"
+    EXPANDED = "expanded: elements share their memory"
+    CHECKPOINT = "inputs of checkpointed parts: recomputing needs every bit"
+    NOT_FINITE = "holds NaN or Inf, or numbers too far apart"
+    EXCLUDED = "excluded"
+    LOGARITHM = "log-softmax of 16 bits: backward takes its exponential"
+    DENSE = "no zeros to leave out"
+
+
 class Block(nn.Module):
     def __init__(self, width=64, heads=2):
         super().__init__()

@@ -52,7 +52,7 @@ def test_no_two_keys_are_equal():
         assert len(seeds) == (32 if not controller.prune.is_sparse else 64)
         for seed, step, rank in itertools.product(seeds, range(STEPS), range(RANKS)):
             keys.append(sg.derive_seed(seed, step, rank))
-        seed = controller.saved.packer.seed
+        seed = controller.saved.packer.tensors_by_name()["draws"][0].item()
         for rank, number in itertools.product(range(RANKS), range(40 * STEPS)):
             keys.append(sg.derive_seed(sg.derive_seed(seed, rank), number))
     names = [name for name, _ in controller.model.named_parameters()]
@@ -122,9 +122,10 @@ def test_errors_of_saved_tensors_are_independent(ranks):
     """Two tensors in each of 8 steps: (rank, tensor) is not a sum."""
     x, errors = _values(), []
     for rank in range(ranks):
-        packer = Packer(Saved(4), seed=3, stream=rank)
+        packer = Packer(Saved(4), 3, rank, "saved_tensors")
         for _ in range(8 * 2):
-            errors.append(packer.pack(x.clone().requires_grad_() * 1).unpack().detach() - x)
+            saved = packer.pack(x.clone().requires_grad_() * 1)
+            errors.append(saved.unpack() - x)
     assert_independent(errors)
 
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from plan_fields import Plan as Fields
 from torch import nn
 
 import slimgrad as sg
-from slimgrad._library import ops
 from slimgrad.distributed.plan import Plan
 
 
@@ -21,6 +21,9 @@ def model() -> nn.Module:
         (lambda: sg.compress(model(), saved=5), "[compress] expected bits"),
         (lambda: sg.saved_tensors(bits=5), "[saved_tensors] expected bits"),
         (lambda: sg.Saved(bits=5), "[Saved] expected bits"),
+        (lambda: sg.saved_tensors(seed="a"), "[saved_tensors] expected seed"),
+        (lambda: sg.saved_tensors(group=24), "[saved_tensors] expected group"),
+        (lambda: sg.Saved(group=24), "[Saved] expected group"),
         (lambda: sg.compress(model(), activations=7), "[compress] expected bits"),
         (lambda: sg.nn.convert_activations(model(), 7), "[convert_activations] expected bits"),
         (
@@ -191,8 +194,7 @@ def test_what_would_have_no_effect_is_refused(call):
 def test_counters_that_would_stand_still_do_not_load(field):
     controller = sg.compress(model(), sg.Prune(0.5), seed=1)
     state = controller.state_dict()
-    names, _ = ops.gate_fields(state["0.plan"])
-    state["0.plan"][names.index(field)] = 2.0**53
+    state["0.plan"][Fields[field.upper()]] = 2.0**53
     with pytest.raises(ValueError, match=r"\[load_state_dict\] 0: expected .* 2\^48"):
         controller.load_state_dict(state)
 
@@ -201,7 +203,7 @@ def test_a_number_of_draws_that_nobody_made_does_not_load():
     keeping = sg.saved_tensors(bits=4, seed=1)
     state = keeping.state_dict()
     state["draws"][1] = 2**53
-    with pytest.raises(ValueError, match=r"\[load_state_dict\] expected the number in 'draws'"):
+    with pytest.raises(ValueError, match=r"\[load_state_dict\] expected the number of draws"):
         keeping.load_state_dict(state)
 
 

@@ -31,7 +31,7 @@ def _fail(rank, world, port):
 
 def test_a_hang_fails_and_is_not_tried_again(tmp_path, capfd):
     with pytest.raises(pytest.fail.Exception, match="the ranks hang"):
-        run_ranks(_wait_for_nobody, (str(tmp_path),), idle=30)
+        run_ranks(_wait_for_nobody, (str(tmp_path),), idle=15)
     assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["started\n"] * 2
     assert "in _wait_for_nobody" in capfd.readouterr().err
 

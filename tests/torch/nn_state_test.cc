@@ -109,13 +109,60 @@ TEST(NnState, IsNoBufferAndHasItsKeys) {
   EXPECT_EQ(net->named_parameters().keys(), PlainNet()->named_parameters().keys());
   EXPECT_THAT(
       state_dict(*net).keys(),
-      ElementsAre("conv.weight.plan", "conv.weight.stats", "conv.input.plan", "conv.input.stats",
-                  "conv.choice", "gate.plan", "gate.stats", "fc.weight.plan", "fc.weight.stats",
-                  "fc.input.plan", "fc.input.stats", "fc.choice", "version"));
+      ElementsAre("conv.choice", "conv.input.plan", "conv.input.stats", "conv.weight.plan",
+                  "conv.weight.stats", "fc.choice", "fc.input.plan", "fc.input.stats",
+                  "fc.weight.plan", "fc.weight.stats", "gate.plan", "gate.stats", "version"));
   // Of one module by itself, also where no pointer holds it.
   const GradientGateImpl gate{GateOptions{}};
   EXPECT_THAT(state_dict(gate).keys(), ElementsAre("plan", "stats", "version"));
-  EXPECT_EQ(state_dict(*net->fc).keys().front(), "weight.plan");
+  EXPECT_EQ(state_dict(*net->fc).keys().front(), "choice");
+}
+
+// An attention's projections have states of their own; clones have copies, and archives are those
+// of torch's attention.
+TEST(NnState, OfAnAttention) {
+  const torch::nn::MultiheadAttentionOptions options(8, 2);
+  MultiheadAttention attention(options, sparse_options({}, 3));
+  const StateDict state = state_dict(*attention);
+  EXPECT_EQ(state.size(), 4 * 5 + 1);
+  for (const char* name : {"q.weight.plan", "k.input.stats", "v.choice", "out_proj.choice"})
+    EXPECT_TRUE(state.contains(name)) << name;
+  EXPECT_FALSE(at::equal(state["q.weight.plan"], state["k.weight.plan"]));  // seeds
+
+  const auto copy = std::dynamic_pointer_cast<MultiheadAttentionImpl>(attention->clone());
+  ASSERT_NE(copy, nullptr);
+  const at::Tensor x = at::randn({6, 3, 8});
+  const auto [y, weights] = copy->forward(x, x, x);
+  y.sum().backward();
+  EXPECT_FALSE(attention->in_proj_weight.grad().defined());
+  EXPECT_TRUE(copy->in_proj_weight.grad().defined());
+  EXPECT_TRUE(copy->out_proj->weight.grad().defined());
+  expect_equal(state_dict(*attention), state);
+  EXPECT_THAT(load_state_dict(*attention, state_dict(*copy)), IsEmpty());
+  expect_equal(state_dict(*attention), state_dict(*copy));
+
+  std::stringstream archive;
+  torch::save(attention, archive);
+  torch::nn::MultiheadAttention plain(options);
+  torch::load(plain, archive);
+  expect_equal(plain->named_parameters(), attention->named_parameters());
+}
+
+TEST(NnState, AttentionRefusesWrongMasks) {
+  MultiheadAttention attention(torch::nn::MultiheadAttentionOptions(8, 2), sparse_options({}, 3));
+  const at::Tensor x = at::randn({6, 3, 8});
+  EXPECT_THAT(
+      [&] {
+        attention(x, x, x, at::zeros({6, 3}, at::kBool));
+      },
+      ThrowsMessage<InvalidArgument>(
+          HasSubstr("[MultiheadAttention] expected key_padding_mask of shape (3, 6)")));
+  EXPECT_THAT([&] { attention(x, x, x, at::Tensor(), false, at::Tensor(), true, true); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("expected attn_mask with is_causal")));
+  // Without a batch.
+  const auto [y, weights] = attention(x.select(1, 0), x.select(1, 0), x.select(1, 0));
+  EXPECT_EQ(y.dim(), 2);
+  EXPECT_EQ(weights.dim(), 2);
 }
 
 // Two gates, two layers and the two products of one, without a seed: none draws as another, and
@@ -220,13 +267,14 @@ TEST(NnState, DifferencesAreSaidAndOursWin) {
   Net saved(NetOptions{.sparsity = 0.9, .always = true, .bits = 6});
   train(*saved, 0, 3);
   Net net(NetOptions{.sparsity = 0.5, .always = false, .bits = 4});
-  EXPECT_THAT(
-      load_state_dict(*net, state_dict(*saved)),
-      ElementsAre("conv: sparsity 0.5, the state has 0.9", "conv: sparsity 0.5, the state has 0.9",
-                  "conv: sparse_backward True, the state has 'always'",
-                  "gate: bits 4, the state has 6", "fc: sparsity 0.5, the state has 0.9",
-                  "fc: sparsity 0.5, the state has 0.9",
-                  "fc: sparse_backward True, the state has 'always'"));
+  EXPECT_THAT(load_state_dict(*net, state_dict(*saved)),
+              ElementsAre("conv.weight: sparsity 0.5, the state has 0.9",
+                          "conv.input: sparsity 0.5, the state has 0.9",
+                          "fc.weight: sparsity 0.5, the state has 0.9",
+                          "fc.input: sparsity 0.5, the state has 0.9",
+                          "conv: sparse_backward True, the state has 'always'",
+                          "fc: sparse_backward True, the state has 'always'",
+                          "gate: bits 4, the state has 6"));
   EXPECT_EQ(net->gate->report().calls, 3);
   train(*net, 3, 4);
   EXPECT_EQ(net->gate->report().calls, 4);
@@ -248,7 +296,8 @@ TEST(NnState, LayersOfOneSideAreSaid) {
   Net other;
   EXPECT_THAT(load_state_dict(*other, state),
               ElementsAre("conv: not in the saved state; this layer starts from its initial state",
-                          "head: in the saved state but not in this module; ignored"));
+                          "head: in the saved state but not in this module; ignored",
+                          "head.weight: in the saved state but not in this module; ignored"));
   EXPECT_EQ(other->gate->report().calls, 1);
 }
 
@@ -269,10 +318,10 @@ TEST(NnState, ADamagedStateIsRefusedAndChangesNothing) {
     expect_equal(state_dict(*net), before);
   };
   const StateDict whole = state_dict(*saved);
-  refused("fc.choice", at::full_like(whole["fc.choice"], 7), "\"fc.choice\" as they were saved");
-  refused("fc.choice", {}, "expected \"fc.choice\" beside \"fc.input.stats\"");
+  refused("fc.choice", at::full_like(whole["fc.choice"], 7), "[load_state_dict] fc: expected");
+  refused("fc.choice", {}, "expected fc.choice in the state, got none");
   refused("fc.input.plan", whole["fc.input.plan"].to(at::kFloat),
-          "\"fc.input.plan\" and \"fc.input.stats\" as they were saved");
+          "[load_state_dict] fc.input: expected saved_plan as");
   refused("fc.weight.stats",
           at::full_like(whole["fc.weight.stats"], std::numeric_limits<double>::quiet_NaN()),
           "in saved_stats a number of elements");

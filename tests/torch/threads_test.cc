@@ -178,36 +178,27 @@ TEST_F(Threads, OneKeeper) {
   SavedTensors saved_tensors({.bits = 2}, 5);
   const Tensors results = passes_of_all([&] {
     const at::Tensor own = x * 1;  // memory of its own, and so draws
-    return saved_tensors.keep(own)->unpack();
+    return saved_tensors.pack(own).unpack();
   });
-  EXPECT_EQ(saved_tensors.number(), static_cast<std::uint64_t>(kCallers * kPasses));
+  EXPECT_EQ(saved_tensors.state()[1].item<std::int64_t>(), kCallers * kPasses);
   expect_all_different(results);
 }
 
 TEST_F(Threads, MeasuringPruningPackingAndCoding) {
   const at::Tensor x = torch::randn({600, 512});
-  const auto encode =
-      op<at::Tensor(const at::Tensor&, std::string_view, std::int64_t, std::int64_t, std::int64_t,
-                    double, double, std::string_view, std::string_view, std::string_view,
-                    std::string_view, std::int64_t)>("slimgrad::encode");
-  const auto decode = op<at::Tensor(const at::Tensor&)>("slimgrad::decode");
   const auto measure = op<at::Tensor(const at::Tensor&)>("slimgrad::measure");
-  const auto prune = op<at::Tensor(const at::Tensor&, double, c10::SymInt)>("slimgrad::prune");
-  const auto pack =
-      op<at::Tensor(const at::Tensor&, std::int64_t, std::int64_t, double, std::string_view,
-                    std::string_view, c10::SymInt)>("slimgrad::pack");
+  const auto stochastic = Rounding::kStochastic;
   expect_same_bits([&] {
     const at::Tensor payload =
-        encode.call(x, "uniform", 6, 5, 2, 0.0, 0.0, "exact", "rans", "counted", "stochastic", 7);
-    const at::Tensor exact =
-        encode.call(x, "lossless", 8, 5, 2, 0.0, 0.0, "exact", "huffman", "counted", "nearest", 0);
+        encode(x, {.kind = PayloadKind::kUniform, .bits = 6, .rounding = stochastic, .seed = 7});
+    const at::Tensor exact = encode(x, {.coder = EntropyCoder::kHuffman});
     return Tensors{payload,
-                   decode.call(payload),
+                   decode(payload),
                    exact,
-                   decode.call(exact),
+                   decode(exact),
                    measure.call(x),
-                   prune.call(x, 1.5, 11),
-                   pack.call(x, 5, 2, 0.01, "stochastic", "stochastic", 13)};
+                   prune(x, 1.5, 11),
+                   pack(x, FloatFormat(5, 2), 0.01, stochastic, Underflow::kStochastic, 13).data};
   });
 }
 
@@ -215,7 +206,7 @@ TEST_F(Threads, Activations) {
   const at::Tensor x = torch::randn({600, 512}).requires_grad_();
   const at::Tensor gradient = torch::randn({600, 512});
   nn::GELU few_bits;
-  nn::SiLU exact(nn::FewbitOptions().exact(true));
+  nn::SiLU exact(FewbitOptions().exact(true));
   expect_same_bits([&] {
     return Tensors{grad({few_bits->forward(x)}, {x}, {gradient})[0],
                    grad({exact->forward(x)}, {x}, {gradient})[0]};

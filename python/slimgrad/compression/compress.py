@@ -13,10 +13,9 @@ from .._support import check_stream, derive_seed, fresh_seed, in_the_name_of, in
 from ..nn.convert import convert_activations
 from ..saved.modules import SAVED, SavedModules, changed_modules, packing_modules, why_not_changed
 from ..saved.settings import Saved, parse_saved
-from .attention_handles import GatedAttentionLayer, SparseAttentionLayer
 from .controller import Controller, Replaced
 from .gradients import Prune, Quantize, parse_gradients
-from .handles import GatedLayer, SparseLayer
+from .handles import LayerHandle
 from .leftovers import left_layers
 from .run_log import settings_of
 from .selection import Selection, Selector, layers_of, names_in
@@ -104,19 +103,11 @@ def _convert_layers(
         controller.left |= layer.refused
         if not layer.wanted:
             continue
-        name, module = layer.name, layer.module
-        own = options | {"seed": derive_seed(seed, "gate", name)}
-        if isinstance(module, nn.MultiheadAttention):
-            which = [part.rpartition(".")[2] for part in layer.wanted]
-            controller.layers[name] = (
-                GatedAttentionLayer(name, module, which, own, stream)
-                if sparse is None
-                else SparseAttentionLayer(name, module, which, sparse, own, stream)
-            )
-        elif sparse is None:
-            controller.layers[name] = GatedLayer(name, module, own, stream)
-        else:
-            controller.layers[name] = SparseLayer(name, module, sparse, own, stream)
+        own = options | {"seed": derive_seed(seed, "gate", layer.name)}
+        which = [part.rpartition(".")[2] for part in layer.wanted]
+        controller.layers[layer.name] = LayerHandle(
+            layer.name, layer.module, which, sparse, own, stream
+        )
     controller.left |= left_layers(controller.model, known)
 
 
@@ -251,7 +242,7 @@ def compress(
         if prune is not None or quantize is not None:
             with torch.inference_mode(False):  # The state will change in backward passes.
                 _convert_layers(controller, selection, seed, stream, options)
-            controller._look_between_steps()
+            controller._gather_gates()
         if packing is not None:
             controller.saved = SavedModules(
                 model, selection, packing, derive_seed(seed, "saved"), stream

@@ -15,9 +15,8 @@ from ..nn.conversion_report import ConversionReport
 from ..nn.layers import WAYS, SparseState
 from ..nn.tuning import timed_ways
 from ..saved.modules import SAVED, SavedModules
-from .advice import advice, model_advice
-from .between_steps import BetweenSteps
 from .gate import GradientGate
+from .gates import Gates
 from .gradients import PRODUCTS, LossScale, Prune, Quantize
 from .handles import LayerHandle
 from .run_log import RunLog, log_controller
@@ -52,7 +51,7 @@ class Controller:
         self.left: dict[str, str] = {}
         self.activations = ConversionReport()
         self.saved: SavedModules | None = None
-        self._between_steps: list[BetweenSteps] = []
+        self._gates = Gates({})
         self._replaced: list[Replaced] = []
         self._log = RunLog()
         self._settings: dict[str, Any] = {}  # as a log has them, beside prune and quantize
@@ -63,7 +62,7 @@ class Controller:
         """Names of all that was converted: layers whose gradient is compressed (of an attention
         its projections), activations, and the modules that pack what they save, of which "" is the
         whole model."""
-        names = [name for layer in self.layers.values() for name in layer.names()]
+        names = [name for layer in self.layers.values() for name in layer.parts]
         names += [name for name, _, _ in self.activations.converted]
         names += [] if self.saved is None else self.saved.packing
         return list(dict.fromkeys(names))
@@ -71,7 +70,7 @@ class Controller:
     @property
     def gates(self) -> dict[str, GradientGate]:
         """By layer, or by layer and pruned product."""
-        return {k: gate for layer in self.layers.values() for k, gate in layer.gates().items()}
+        return self._gates.by_name()
 
     @property
     def sparse(self) -> dict[str, SparseState]:
@@ -87,16 +86,11 @@ class Controller:
         and ``layer.input``, which also says how it was done (``way``), from which sparsity on it is
         sparse (``break_even``) and who found that (``chosen_by``: "model", "tune" or "user").
         """
-        return {k: row for layer in self.layers.values() for k, row in layer.rows().items()}
+        return self._gates.group.report(False)
 
     def warnings(self) -> list[str]:
         """Where the last backward pass harmed a layer, in words, with what helps."""
-        report = self.report()
-        return model_advice(report, self.prune) + [
-            sentence
-            for name, row in report.items()
-            for sentence in advice(name, row, self.prune, self.quantize)
-        ]
+        return self._gates.group.warnings()
 
     def summary(self, width: int | None = None, worst_first: bool = False) -> str:
         """A table of every layer: calls, sparsity achieved and wanted, errors, format, ...; what
@@ -143,8 +137,7 @@ class Controller:
     def refresh(self) -> None:
         """Plans anew in the next backward pass: for statistics once an epoch, as in the paper."""
         self._check_not_removed("refresh")
-        for gate in self.gates.values():
-            gate.refresh()
+        self._gates.group.refresh()
 
     def set_sparsity(self, sparsity: float, product: str | None = None) -> None:
         """Another sparsity from now on; ends a schedule. ``product``: "weight" or "input" of layers
@@ -165,12 +158,11 @@ class Controller:
             self.prune = replace(self.prune, sparsity=None, **products)
         else:
             self.prune = replace(self.prune, sparsity=sparsity)
-        before = list(self.gates)
-        for layer in self.layers.values():
-            layer.set_sparsity(sparsity, product)
+        before = self._gates.group.names()
+        self._gates.group.set_sparsity(sparsity, product or "")
         # What is between steps knows gates, not sparsities; a new one is compiled again each time.
-        if list(self.gates) != before:
-            self._look_between_steps()
+        if self._gates.group.names() != before:
+            self._gather_gates()
 
     def set_way(self, way: str, layers: Selector = None, product: str | None = None) -> None:
         """How products of layers with a sparse backward pass are done from now on: "sparse",
@@ -224,12 +216,8 @@ class Controller:
         with timed_ways(self.model, list(self.sparse.values())):
             for _ in range(rounds):
                 step()
-        rows = {
-            f"{name}.{product}": row
-            for name, state in self.sparse.items()
-            for product, row in state.choices().items()
-            if "trials" in row
-        }
+        ways = self._gates.group.ways()
+        rows = {name: row for name, row in ways.items() if "trials" in row}
         if not rows:
             raise ValueError(
                 "[tune] expected a step whose backward pass reaches a product that could be sparse "
@@ -248,24 +236,17 @@ class Controller:
             for part, holder in holders_in(layer.module).items()
         }
 
-    def _common_settings(self) -> dict[str, float]:
-        """What layers are told together, and no plan of one of them holds."""
-        settings: dict[str, float] = {} if self.saved is None else self.saved.told()
-        prune, scale = self._allocating, self._dynamic_scale
-        if prune is not None:
-            settings["cap"] = float(prune.cap)
-            targets = (prune.targets or {}).items()
-            settings |= {f"target of {name}": float(cosine) for name, cosine in targets}
-        if scale is not None:
-            settings["growth_interval"] = float(scale.growth_interval)
-        return settings
+    def _told(self) -> dict[str, Any]:
+        """What layers are told together."""
+        others = {} if self.saved is None else self.saved.told()
+        return {"prune": self._allocating, "scale": self._dynamic_scale, "others": others}
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What the model's own state_dict() does not hold: seeds, counters, plans in force, what
         was measured last, pinned ways. Tensors by name, on the CPU, for safetensors, torch.save
         and torch.distributed.checkpoint. Each rank of a distributed job has its own."""
         self._check_not_removed("state_dict")
-        return state_of(self._holders(), self._common_settings())
+        return state_of(self._holders(), self._told())
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Goes on where state_dict() was taken, to the bit.
@@ -275,14 +256,14 @@ class Controller:
         now holds. A state that is damaged raises ValueError, and nothing has changed.
         """
         self._check_not_removed("load_state_dict")
-        load_into(self._holders(), state, self._common_settings())
+        load_into(self._holders(), state, self._told())
 
     def remove(self) -> list[str]:
         """Restores the model: no gates, no hooks, no state. Layers that were replaced since, or
         taken out of the model, are left as they are; a warning and the result name them. Afterwards
         summary() says so, and there is nothing to log, to save or to load."""
         self._is_removed = True
-        self._forget_between_steps()
+        self._gates.detach()
         there = set(self.model.modules())
         gone = [] if self.saved is None else self.saved.detach()
         self.saved = None
@@ -292,6 +273,7 @@ class Controller:
             if layer.is_attached():
                 layer.detach()
         self.layers.clear()
+        self._gates = Gates({})
         for parent, name, original, new in self._replaced:
             if parent._modules.get(name) is not new:
                 gone.append(f"{name} of a {type(parent).__name__}")
@@ -323,21 +305,9 @@ class Controller:
         scale = self.quantize.scale if self.quantize else None
         return scale if isinstance(scale, LossScale) and scale.dynamic else None
 
-    def _forget_between_steps(self) -> None:
-        for group in self._between_steps:
-            group.forget()
-        self._between_steps.clear()
-
-    def _look_between_steps(self) -> None:
-        """Puts gates together that are looked at together, if that is needed."""
-        self._forget_between_steps()
-        prune, scale = self._allocating, self._dynamic_scale
-        if prune is None and scale is None:
-            return
-        groups = [self.gates]
-        if self.sparse:  # Each product has a budget of its own.
-            groups = [
-                {name: g for name, g in self.gates.items() if name.endswith(f".{p}")}
-                for p in PRODUCTS
-            ]
-        self._between_steps = [BetweenSteps(gates, prune, scale) for gates in groups if gates]
+    def _gather_gates(self) -> None:
+        """Puts gates together that are looked at together."""
+        self._gates.detach()
+        parts = {k: part for layer in self.layers.values() for k, part in layer.parts.items()}
+        self._gates = Gates(parts, self._allocating, self._dynamic_scale)
+        self._gates.attach()

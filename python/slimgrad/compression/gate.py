@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from .._library import ops
+from .._library import classes, ops
 from .._support import current_stream, records_plain_model, refuse_transforms
 from ..tensors.stats import TensorStats
+from .gradients import LossScale, Prune
 
 if TYPE_CHECKING:
-    from .between_steps import BetweenSteps
+    from .gates import Gates
+
+
+def new_group(
+    prune: Prune | None = None,
+    scale: LossScale | None = None,
+    others: Mapping[str, float] | None = None,
+) -> Any:
+    """A slimgrad::GateGroup without gates (<slimgrad/gate_group.h>).
+
+    prune: of an allocation. scale: a dynamic one. others: settings of others that a state names.
+    """
+    allocation: tuple[Any, ...] = ("uniform", "empirical", Prune.cap, {})
+    if prune is not None:
+        targets = {name: float(cosine) for name, cosine in (prune.targets or {}).items()}
+        allocation = (prune.allocation, prune.method, float(prune.cap), targets)
+    growth_interval = 0 if scale is None else scale.growth_interval
+    return classes.GateGroup(*allocation, growth_interval, dict(others or {}))
 
 
 class StateHolder(nn.Module):
@@ -24,8 +43,19 @@ class StateHolder(nn.Module):
     slimgrad.state_dict() names them.
     """
 
-    def tensors_by_name(self) -> dict[str, torch.Tensor]:
+    def add_to(self, group: Any, name: str) -> None:
+        """Adds what it holds to a GateGroup."""
         raise NotImplementedError
+
+    def gates(self, name: str) -> Iterator[tuple[str, GradientGate]]:
+        """What it adds under that name."""
+        raise NotImplementedError
+
+    def alone(self) -> Any:
+        """A group with nothing else, under the name ""."""
+        group = new_group()
+        self.add_to(group, "")
+        return group
 
     def _replicate_for_data_parallel(self):
         raise RuntimeError(
@@ -66,7 +96,9 @@ class GradientGate(StateHolder):
         self.plan = ops.new_gate_plan(**options)
         self.stats = ops.new_gate_stats()
         self.stream = stream
-        self.between_steps: BetweenSteps | None = None
+        self.is_input = False  # whether it is that of an input's product
+        self.name = ""  # in:
+        self.between_steps: Gates | None = None
         self.leads = False  # whether a graph of torch.compile that it is in looks at all gates
 
     def enter(self) -> None:
@@ -104,34 +136,31 @@ class GradientGate(StateHolder):
             return _GateInGraph.apply(x, self.plan, self.stats, stream)
         return ops.gradient_gate(x, self.plan, self.stats, stream)
 
-    def tensors_by_name(self) -> dict[str, torch.Tensor]:
-        return {"plan": self.plan, "stats": self.stats}
+    def add_to(self, group: Any, name: str) -> None:
+        group.add_gate(name, self.plan, self.stats)
+
+    def gates(self, name: str) -> Iterator[tuple[str, GradientGate]]:
+        yield name, self
 
     def report(self) -> dict:
         """What the last backward pass saw and did, as plain numbers."""
-        counts, whole, switches, flags, names, numbers, format = ops.gate_report(
-            self.plan, self.stats
-        )
-        report = dict(zip(counts + switches + names, whole + flags + numbers, strict=True))
-        report["format"] = format or None
-        report["scale"] = report["scale"] or None
-        return report
+        return self.alone().report(True)[""]
 
     def seen(self) -> TensorStats:
         """The statistics of the last gradient's sample, with the counts of the whole gradient."""
-        return TensorStats(ops.gate_statistics(self.stats))
+        return TensorStats(classes.GateGroup.statistics(self.stats))
 
     def fields(self) -> dict[str, float]:
         """All of the plan, by name."""
-        return dict(zip(*ops.gate_fields(self.plan), strict=True))
+        return classes.GateGroup.fields(self.plan)
 
     def refresh(self) -> None:
         """Chooses anew in the next backward pass."""
-        ops.refresh_gate_(self.plan)
+        self.alone().refresh()
 
     def set_sparsity(self, sparsity: float) -> None:
         """Another sparsity from now on, instead of what was set, scheduled or allocated."""
-        ops.set_gate_sparsity_(self.plan, sparsity)
+        self.alone().set_sparsity(sparsity, "")
 
     def extra_repr(self) -> str:
         return f"calls={self.report()['calls']}"

@@ -66,9 +66,9 @@ class Prune:
                 raise ValueError(f"[Prune] expected 0 <= {name} < 1, got {value!r}")
         if not (isinstance(self.cap, int | float) and 0 < self.cap <= 1):
             raise ValueError(f"[Prune] expected 0 < cap <= 1, got {self.cap!r}")
-        check_choice(self.method, "threshold method", "Prune", "method")
+        check_choice(self.method, "method", "Prune", "method")
         check_choice(self.allocation, "allocation", "Prune", "allocation")
-        check_choice(self.kind, "kind", "Prune", "kind")
+        check_choice(self.kind, "prune", "Prune", "kind")
         if self.kind == "none":
             raise ValueError("[Prune] expected a kind of pruning, got 'none'")
         if self.allocation != "uniform" and self.method == "mean":
@@ -107,15 +107,6 @@ class Prune:
                     f"{{{name!r}: {cosine!r}}}"
                 )
         object.__setattr__(self, "targets", dict(self.targets))  # the user's may change
-
-    def _targets_of(self, names: Iterable[str]) -> dict[int, float]:
-        """The targets of layers by their index in ``names``."""
-        found, targets = {}, self.targets or {}
-        for index, name in enumerate(names):
-            above = [t for t in targets if name == t or name.startswith(f"{t}.")]
-            if above:
-                found[index] = float(targets[max(above, key=len)])
-        return found
 
     def _check_targets(self, names: Iterable[str]) -> None:
         """A target that fits none of the layers, or of their products, is a mistake."""
@@ -228,7 +219,7 @@ class Quantize:
             object.__setattr__(self, "bits", format.bits)
         if not isinstance(self.bits, int) or not 2 <= self.bits <= 8:
             raise ValueError(f"[Quantize] expected 2 to 8 bits, got {self.bits!r}")
-        check_choice(self.method, "split method", "Quantize", "method")
+        check_choice(self.method, "split", "Quantize", "method")
         check_choice(self.rounding, "rounding", "Quantize", "rounding")
         check_choice(self.underflow, "underflow", "Quantize", "underflow")
         if self.format is not None and self.method != "empirical":
@@ -237,7 +228,7 @@ class Quantize:
                 f"{str(self.format)!r} and method={self.method!r}"
             )
         if not isinstance(self.scale, LossScale):
-            check_choice(self.scale, "scale", "Quantize", "scale")
+            check_choice(self.scale, "scale_method", "Quantize", "scale")
 
     def _options(self) -> dict[str, Any]:
         """Of a gate."""

@@ -1,129 +1,75 @@
 """A converted layer, as the controller holds it: one with a gate behind it, or one with a sparse
-backward pass. Both attach themselves to the layer, and let go of it."""
+backward pass; of an attention one for each of its projections."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
+from .._support import derive_seed
+from ..nn.attention import Projections, attach_projections, detach_projections, projection_name
 from ..nn.gated import GATE, gate_layer, ungate_layer
 from ..nn.layers import SPARSE, SparseState
 from ..nn.sparse_classes import make_dense, make_sparse
 from .gate import GradientGate
-from .gradients import PRODUCTS, Prune
-
-
-class LayerHandle(Protocol):
-    """What the controller asks of a converted layer."""
-
-    module: nn.Module
-
-    def names(self) -> list[str]:
-        """The layer's own, or those of its projections."""
-
-    def states(self) -> dict[str, SparseState]:
-        """Of a sparse backward pass, by names()."""
-
-    def gates(self) -> dict[str, GradientGate]:
-        """By the name of their row in the report."""
-
-    def rows(self) -> dict[str, dict]:
-        """What the last backward pass saw and did, by the names of gates()."""
-
-    def set_sparsity(self, sparsity: float, product: str | None) -> None: ...
-
-    def is_attached(self) -> bool:
-        """Whether the layer still has what it was given."""
-
-    def detach(self) -> None:
-        """Gives the layer back as it was."""
+from .gradients import Prune
 
 
 def is_compressed(module: nn.Module) -> bool:
     return GATE in module._modules or SPARSE in module._modules
 
 
-class GatedLayer:
-    """A layer whose output goes through a gate."""
+class LayerHandle:
+    """Converts a layer, and gives it back as it was.
 
-    def __init__(self, name: str, module: nn.Module, options: dict[str, Any], stream: int | None):
-        self.name = name
-        self.module = module
-        self.gate = GradientGate(stream=stream, **options)
-        gate_layer(module, self.gate)
-
-    def names(self) -> list[str]:
-        return [self.name]
-
-    def states(self) -> dict[str, SparseState]:
-        return {}
-
-    def gates(self) -> dict[str, GradientGate]:
-        return {self.name: self.gate}
-
-    def rows(self) -> dict[str, dict]:
-        return {self.name: self.gate.report()}
-
-    def set_sparsity(self, sparsity: float, product: str | None) -> None:
-        self.gate.set_sparsity(sparsity)
-
-    def is_attached(self) -> bool:
-        return self.module._modules.get(GATE) is self.gate
-
-    def detach(self) -> None:
-        ungate_layer(self.module)
-
-
-class SparseProducts:
-    """The products of a sparse backward pass. Those that are not pruned are in no report."""
-
-    def __init__(self, name: str, prune: Prune, options: dict[str, Any], stream: int | None):
-        self.name = name
-        self.state = SparseState(prune, stream=stream, **options)
-        self._pruned = [product for product in PRODUCTS if prune.products[product] > 0]
-
-    def gates(self) -> dict[str, GradientGate]:
-        return {f"{self.name}.{product}": getattr(self.state, product) for product in self._pruned}
-
-    def rows(self) -> dict[str, dict]:
-        choices = self.state.choices()
-        return {
-            f"{self.name}.{product}": getattr(self.state, product).report() | choices[product]
-            for product in self._pruned
-        }
-
-    def set_sparsity(self, sparsity: float, product: str | None) -> None:
-        products = PRODUCTS if product is None else (product,)
-        for changed in products:
-            getattr(self.state, changed).set_sparsity(sparsity)
-        others = [p for p in self._pruned if p not in products]
-        self._pruned = [p for p in PRODUCTS if p in others or (p in products and sparsity > 0)]
-
-
-class SparseLayer(SparseProducts):
-    """A layer with a sparse backward pass."""
+    prune: with a sparse backward pass. options: of a gate. which: of an attention, the projections.
+    parts: what the layer was given, by its name, or by those of its projections.
+    """
 
     def __init__(
         self,
         name: str,
         module: nn.Module,
-        prune: Prune,
+        which: list[str],
+        prune: Prune | None,
         options: dict[str, Any],
         stream: int | None,
     ):
-        super().__init__(name, prune, options, stream)
+        self.name = name
         self.module = module
-        make_sparse(module, self.state)
+        self._held = GATE if prune is None else SPARSE
+        self.parts: dict[str, GradientGate | SparseState]
 
-    def names(self) -> list[str]:
-        return [self.name]
+        def part(own: dict[str, Any]) -> GradientGate | SparseState:
+            if prune is None:
+                return GradientGate(stream=stream, **own)
+            return SparseState(prune, stream=stream, **own)
+
+        if isinstance(module, nn.MultiheadAttention):
+            seeds = {w: derive_seed(options["seed"], w) for w in which}
+            each = {w: part(options | {"seed": seed}) for w, seed in seeds.items()}
+            self.parts = {projection_name(name, w): one for w, one in each.items()}
+            attach_projections(module, Projections(each), sparse=prune is not None)
+        else:
+            self.parts = {name: part(options)}
+            (gate_layer if prune is None else make_sparse)(module, self.parts[name])  # type: ignore
+        self._given = module._modules[self._held]
+
+    def gates(self) -> dict[str, GradientGate]:
+        """All of them, by the name of their row in reports."""
+        return {k: gate for name, part in self.parts.items() for k, gate in part.gates(name)}
 
     def states(self) -> dict[str, SparseState]:
-        return {self.name: self.state}
+        """Of a sparse backward pass."""
+        return {k: part for k, part in self.parts.items() if isinstance(part, SparseState)}
 
     def is_attached(self) -> bool:
-        return self.module._modules.get(SPARSE) is self.state
+        """Whether the layer still has what it was given."""
+        return self.module._modules.get(self._held) is self._given
 
     def detach(self) -> None:
-        make_dense(self.module)
+        if isinstance(self.module, nn.MultiheadAttention):
+            detach_projections(self.module)
+        else:
+            (ungate_layer if self._held == GATE else make_dense)(self.module)

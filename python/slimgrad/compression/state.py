@@ -8,19 +8,20 @@ compress(), and is what the program says now: a state that was saved under anoth
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
-from .._library import ops
 from .._support import inner_model
 from ..nn.gated import GATE
-from ..nn.layers import SPARSE
+from ..nn.layers import SPARSE, SparseState
 from ..saved.modules import SAVED
 from ..saved.packer import Packer
-from .gate import GradientGate, StateHolder
-from .names import MODEL, fold
+from .gate import GradientGate
+from .gates import Gates
+from .names import fold
 
 VERSION = 1
 _VERSION_KEY = "version"
@@ -31,7 +32,7 @@ class StateWarning(UserWarning):
     """A run goes on with other settings than its state was saved under, or without a state."""
 
 
-Holders = dict[str, StateHolder | Packer]  # by the name of the layer or product
+Holders = dict[str, GradientGate | SparseState | Packer]  # by the name of the layer
 State = dict[str, torch.Tensor]
 
 
@@ -39,8 +40,11 @@ def holders_in(module: nn.Module) -> Holders:
     """What holds state inside a module. The names are those of the layers: neither our submodules
     nor wrappers of torch are in them."""
     holders: Holders = {}
+    within: set[nn.Module] = set()  # gates of sparse layers
     for name, child in inner_model(module).named_modules():
-        if isinstance(child, StateHolder) and child.tensors_by_name():
+        if isinstance(child, SparseState):
+            within |= {child.weight, child.input}
+        if isinstance(child, GradientGate | SparseState) and child not in within:
             holders[name_of_layer(name)] = child
         packer = vars(child).get(SAVED)
         if isinstance(packer, Packer) and packer not in holders.values():
@@ -53,17 +57,18 @@ def name_of_layer(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in (GATE, SPARSE, "_orig_mod"))
 
 
-def state_of(holders: Holders, settings: Mapping[str, float] | None = None) -> State:
-    state = {
-        f"{name}.{key}" if name else key: tensor.clone()
-        for name, holder in holders.items()
-        for key, tensor in holder.tensors_by_name().items()
-    }
-    told = {
-        _SETTING + name: torch.tensor([value], dtype=torch.float64, device="cpu")
-        for name, value in (settings or {}).items()
-    }
-    return state | told | {_VERSION_KEY: torch.tensor([VERSION], device="cpu")}
+def _apart(holders: Holders) -> tuple[dict[str, Any], dict[str, Packer]]:
+    packers = {name: one for name, one in holders.items() if isinstance(one, Packer)}
+    return {name: holders[name] for name in holders if name not in packers}, packers
+
+
+def state_of(holders: Holders, told: Mapping[str, Any] | None = None) -> State:
+    """told: what all layers are told together, as Gates takes it."""
+    parts, packers = _apart(holders)
+    state = Gates(parts, **(told or {})).group.state()
+    for name, packer in packers.items():
+        state |= {f"{name}.{k}": tensor.clone() for k, tensor in packer.tensors_by_name().items()}
+    return state | {_VERSION_KEY: torch.tensor([VERSION], device="cpu")}
 
 
 def state_dict(module: nn.Module) -> State:
@@ -79,45 +84,31 @@ def load_state_dict(module: nn.Module, state: Mapping[str, torch.Tensor]) -> Non
 
 
 def load_into(
-    holders: Holders,
-    state: Mapping[str, torch.Tensor],
-    settings: Mapping[str, float] | None = None,
+    holders: Holders, state: Mapping[str, torch.Tensor], told: Mapping[str, Any] | None = None
 ) -> None:
     """Restores a state, or raises ValueError and changes nothing. Settings that differ, layers
     that are not in both: a StateWarning that names them, and the settings win."""
     _check_version(state)
-    saved = _by_holder(state, holders)
-    loaded: list[tuple[torch.Tensor, torch.Tensor]] = []
-    packers: list[tuple[Packer, dict[str, torch.Tensor]]] = []
-    differences: dict[str, list[str]] = {}
-    for name, holder in holders.items():
-        if name not in saved:
-            continue
-        if isinstance(holder, Packer):
-            holder.check(saved[name])
-            packers.append((holder, saved[name]))
-            continue
-        ours = holder.tensors_by_name()
-        theirs = {key: _tensor(saved[name], name, key) for key in ours}
-        new = {key: tensor.clone() for key, tensor in ours.items()}
-        load = ops.load_gate_ if isinstance(holder, GradientGate) else ops.load_sparse_choice_
-        try:
-            found = load(*new.values(), *theirs.values())
-        except ValueError as error:
-            _, _, what = str(error).partition("] ")  # without the name of the op
-            raise ValueError(f"[load_state_dict] {name or MODEL}: {what}") from None
-        for difference in found:
-            differences.setdefault(difference, []).append(name)
-        loaded += [(ours[key], new[key]) for key in ours]
-    for to, value in loaded:
-        to.copy_(value)
-    for packer, draws in packers:
-        packer.load(draws)
-    notes = [f"{_listed(names)}: {difference}" for difference, names in differences.items()]
-    if settings is not None:
-        notes += _told_otherwise(settings, state)
-    missing, unknown = holders.keys() - saved.keys(), saved.keys() - holders.keys()
+    parts, packers = _apart(holders)
+    draws: dict[str, dict[str, torch.Tensor]] = {name: {} for name in packers}
+    rest: dict[str, torch.Tensor] = {}
+    for key, tensor in state.items():
+        name, _, last = key.rpartition(".")
+        if name in packers and last in packers[name].tensors_by_name():
+            draws[name][last] = tensor
+        elif key != _VERSION_KEY and (told is not None or not key.startswith(_SETTING)):
+            rest[key] = tensor.detach()
+    saved = [name for name in packers if draws[name]]
+    for name in saved:
+        packers[name].check(draws[name])
+    found = Gates(parts, **(told or {})).group.load_state(rest)
+    for name in saved:
+        packers[name].load(draws[name])
+    notes = [f"{_listed(names)}: {words}" for words, names in found["differences"].items()]
+    notes += found["settings"]
+    missing = [*found["missing"], *(name for name in packers if not draws[name])]
     notes += [f"missing in the state: {_listed(missing)}"] if missing else []
+    unknown = found["unknown"]
     notes += [f"missing in the model: {_listed(unknown)}"] if unknown else []
     if notes:
         warnings.warn(
@@ -128,30 +119,8 @@ def load_into(
         )
 
 
-def _told_otherwise(
-    settings: Mapping[str, float], state: Mapping[str, torch.Tensor]
-) -> Iterator[str]:
-    """What all layers were told together, where it is not what they are told now."""
-    saved = {
-        name.removeprefix(_SETTING): value.item()
-        for name, value in state.items()
-        if name.startswith(_SETTING) and value.numel() == 1
-    }
-    for name in sorted(settings.keys() | saved.keys()):
-        ours, theirs = settings.get(name), saved.get(name)
-        if ours != theirs:
-            yield f"{name} {_number(ours)}, the state has {_number(theirs)}"
-
-
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(fold(sorted(names)))
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "none"
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)
 
 
 def _check_version(state: Mapping[str, torch.Tensor]) -> None:
@@ -166,23 +135,3 @@ def _check_version(state: Mapping[str, torch.Tensor]) -> None:
         )
     if version.item() != VERSION:
         raise ValueError(f"[load_state_dict] expected version {VERSION}, got {version.item()}")
-
-
-def _by_holder(
-    state: Mapping[str, torch.Tensor], holders: Holders
-) -> dict[str, dict[str, torch.Tensor]]:
-    """A layer with a gate is not the one with a sparse backward pass that has its name."""
-    by_holder: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in state.items():
-        if name != _VERSION_KEY and not name.startswith(_SETTING):
-            holder, _, key = name.rpartition(".")
-            known = holders[holder].tensors_by_name() if holder in holders else {key}
-            holder += "" if key in known else " (of another kind)"
-            by_holder.setdefault(holder, {})[key] = tensor
-    return by_holder
-
-
-def _tensor(saved: Mapping[str, torch.Tensor], name: str, key: str) -> torch.Tensor:
-    if key not in saved:
-        raise ValueError(f"[load_state_dict] expected {name}.{key} in the state, got none")
-    return saved[key].detach().cpu().contiguous()

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from ..nn.conversion_report import ConversionReport
-from ..saved.cost import expected_seconds
 from ..saved.modules import SavedModules
 from .names import MODEL, fold
 
@@ -235,26 +234,20 @@ def _bytes(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
 
 
-def _pair_of_seconds(packing: float, unpacking: float) -> str:
-    return f"{1e3 * packing:.1f} + {1e3 * unpacking:.1f} ms"
-
-
 def _saved(saved: SavedModules | None, width: int) -> list[str]:
     """What autograd saved in the last pass."""
     if saved is None:
         return []
     tally = saved.tally
     where = "" if list(saved.packing) == [""] else f" in {', '.join(fold(saved.packing))}"
-    lines = wrapped(f"saved for backward{where}: {saved.settings._in_words()}", width)
+    lines = wrapped(f"saved for backward{where}: {saved.in_words()}", width)
     if not tally.packed and not tally.left:
         why = "no forward pass with gradients yet; of one that torch.compile runs none is packed"
         return lines + wrapped(f"  {why}", width, INDENT)
     sizes = f"{_bytes(tally.plain_bytes)} are {_bytes(tally.bytes)}"
     lines += wrapped(f"  packed, {tally.packed} tensors: {sizes}", width, INDENT)
-    expected = _pair_of_seconds(*expected_seconds(tally.work))
-    seconds = _pair_of_seconds(tally.packing_seconds, tally.unpacking_seconds)
-    times = f"  packing and unpacking took {seconds}; by the speed of the kernels alone {expected}"
-    lines += wrapped(times, width, INDENT)
+    times = f"{1e3 * tally.packing_seconds:.1f} + {1e3 * tally.unpacking_seconds:.1f} ms"
+    lines += wrapped(f"  packing and unpacking took {times}", width, INDENT)
     for why, (count, size) in sorted(tally.left.items(), key=lambda item: -item[1][1]):
         lines += wrapped(f"  left, {count} tensors of {_bytes(size)}: {why}", width, INDENT)
     return lines

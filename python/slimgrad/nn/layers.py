@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -48,51 +48,43 @@ class SparseState(StateHolder):
             if "seed" in own:
                 own["seed"] = derive_seed(own["seed"], product)
             self.add_module(product, GradientGate(**own))
+        self.input.is_input = True
         always = prune is not None and prune.sparse_backward == "always"
         self.choice = ops.new_sparse_choice(always)
         self.stream = stream
 
-    def tensors(self) -> tuple[torch.Tensor, ...]:
+    def tensors(self) -> list[torch.Tensor]:
+        """Those of SparseLayerState in <slimgrad/sparse_layers.h>."""
         weight, input = self.weight, self.input
-        return weight.plan, weight.stats, input.plan, input.stats, self.choice
+        return [weight.plan, weight.stats, input.plan, input.stats, self.choice]
 
-    def arguments(self) -> tuple:
-        """What the ops of sparse layers take, in their order."""
-        return *self.tensors(), current_stream(self.stream)
+    def arguments(self) -> tuple[list[torch.Tensor], int]:
+        """What the ops of sparse layers take."""
+        return self.tensors(), current_stream(self.stream)
 
     def enter(self) -> None:
         """Called in every forward pass of the layer."""
         self.weight.enter()
         self.input.enter()
 
-    def tensors_by_name(self) -> dict[str, torch.Tensor]:
-        return {"choice": self.choice}
+    def add_to(self, group: Any, name: str) -> None:
+        group.add_layer(name, self.tensors())
+
+    def gates(self, name: str) -> Iterator[tuple[str, GradientGate]]:
+        for product in PRODUCTS:
+            yield ".".join(filter(None, (name, product))), getattr(self, product)
 
     def choices(self) -> dict[str, dict]:
         """By product: what the last backward pass did (``way``), the sparsity from which on the
         product is sparse (``break_even``: 1 if none pays, None before it is known), how it was
         chosen (``chosen_by``: "model", "tune" or "user", None before), and what is set
         (``setting``); with the best seconds of both ways if they were timed."""
-        return {product: self._choice(product) for product in PRODUCTS}
-
-    def _choice(self, product: str) -> dict:
-        setting, by, break_even, way, trials, *seconds = ops.sparse_report(self.choice, product)
-        row = {
-            "way": way,
-            "break_even": None if math.isnan(break_even) else break_even,
-            "chosen_by": by or None,
-            "setting": setting,
-        }
-        if trials:
-            names = ("dense_seconds", "compress_seconds", "multiply_seconds")
-            row |= {"trials": trials} | dict(zip(names, seconds, strict=True))
-        return row
+        return self.alone().ways()
 
     def set_way(self, way: str, product: str | None = None) -> None:
         """How a product, by default both, is done: "sparse", "dense", or "auto", by the break-even
         sparsity."""
-        ways = [way if product in (None, p) else "" for p in PRODUCTS]
-        ops.set_sparse_ways_(self.choice, *ways)
+        self.alone().set_ways(way, product or "")
 
 
 def new_state(

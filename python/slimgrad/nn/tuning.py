@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from .._library import ops
 from .layers import SparseState
 
 
@@ -27,7 +26,7 @@ def timed_ways(model: nn.Module, states: list[SparseState]) -> Iterator[None]:
         parameter.grad = None
     try:
         for state in states:
-            ops.time_sparse_ways_(state.choice, True)
+            state.alone().time_ways(True)
         with torch.random.fork_rng(devices=[]):
             yield
         changed = [name for name, p in parameters.items() if p._version != versions[name]]
@@ -37,7 +36,7 @@ def timed_ways(model: nn.Module, states: list[SparseState]) -> Iterator[None]:
                 f"changed the parameter {changed[0]!r}"
             )
         for state in states:
-            ops.time_sparse_ways_(state.choice, False)
+            state.alone().time_ways(False)
         choices = [state.choice.clone() for state in states]
     finally:
         with torch.no_grad():

@@ -7,9 +7,8 @@ from torch import nn
 
 from ..compression.class_change import Made, change_class, class_within, core_class, made_class
 from ..compression.selection import Selection
-from .packer import Packer, Untouched
+from .packer import Packer, Tally, Untouched
 from .settings import EXACT, Saved
-from .tally import Tally
 
 SAVED = "slimgrad_saved"  # where a module has its packer. No submodule: containers call theirs.
 
@@ -107,18 +106,16 @@ class SavedModules:
         self, model: nn.Module, selection: Selection, settings: Saved, seed: int, stream: int | None
     ):
         self.settings = settings
-        self.packer = Packer(settings, seed, stream)
+        self.packer = Packer(settings, seed, stream, "compress")
         self.packing = packing_modules(model, selection)
         self.untouched = excluded_modules(model, selection)
         self._attached: dict[str, nn.Module] = {}
 
     def attach(self) -> None:
-        packers = dict.fromkeys(self.packing, self.packer) | dict.fromkeys(
-            self.untouched, Untouched()
-        )
-        for name, module in {**self.packing, **self.untouched}.items():
-            attach(module, packers[name])
-            self._attached[name] = module
+        for modules, packer in ((self.packing, self.packer), (self.untouched, Untouched())):
+            for name, module in modules.items():
+                attach(module, packer)
+                self._attached[name] = module
 
     def detach(self) -> list[str]:
         """Gives the modules back. Returns the names of those that are others by now."""
@@ -143,6 +140,13 @@ class SavedModules:
             return {"saved bits": 32.0}
         return {
             "saved nearest": float(settings.rounding == "nearest"),
-            "saved group": float(settings._group_at(settings.bits)),
+            "saved group": float(self.packer.packing.group()),
             "saved bits": float(settings.bits),
         }
+
+    def in_words(self) -> str:
+        settings = self.settings
+        if settings.bits == EXACT:
+            return "exactly"
+        nearest = ", to the nearest" if settings.rounding == "nearest" else ""
+        return f"{settings.bits} bits, groups of {self.packer.packing.group()}{nearest}"

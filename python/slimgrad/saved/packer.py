@@ -1,82 +1,76 @@
-"""The hooks that autograd calls for what it saves, and what they remember."""
+"""The hooks that autograd calls for what it saves: slimgrad::SavedTensors, for code in Python."""
 
 from __future__ import annotations
 
-import threading
-import time
-import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from .._library import ops
-from .._support import counter, current_stream, derive_seed, records_plain_model
-from . import rules
-from .handles import CAST, Copied, Handle, Packed, Plain, Words
-from .settings import EXACT, Saved
-from .tally import Tally
-
-Observer = Callable[[torch.Tensor, Handle, str | None], None]
+from .._support import check_stream, current_stream, fresh_seed, in_the_name_of, records_plain_model
+from .settings import Saved
 
 DRAWS = "draws"
 
-_local = threading.local()  # .observers: whoever measures what is saved in this thread
+_COMPILED_FOLDER = "_aot_autograd"
+_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
 
-@contextmanager
-def observing(observer: Observer) -> Iterator[None]:
-    """Calls observer(tensor, handle, reason) for all that any packer saves meanwhile."""
-    observers = _local.__dict__.setdefault("observers", [])
-    observers.append(observer)
-    try:
-        yield
-    finally:
-        observers.remove(observer)
+@dataclass
+class Tally:
+    """What one pass saved, each piece of memory once. Leaves of the graph are not in it.
+
+    packed: tensors that were packed; plain_bytes, bytes: what they were and what they are.
+    kinds: by what they became ("4 bits", "exact", ...), how many, and their bytes before and after.
+    left: by reason, how many tensors stayed as they are, and their bytes.
+    packing_seconds, unpacking_seconds: as the clock had it.
+    """
+
+    packed: int
+    plain_bytes: int
+    bytes: int
+    kinds: dict[str, tuple[int, int, int]]
+    left: dict[str, tuple[int, int]]
+    packing_seconds: float
+    unpacking_seconds: float
+
+    @property
+    def left_bytes(self) -> int:
+        return sum(num_bytes for _, num_bytes in self.left.values())
 
 
 class Packer:
     """Packs what autograd saves while its hooks are set, each piece of memory once.
 
-    seed, number: its state. Draws are numbered by the tensors that were packed.
     stream: which of the seed's draws; by default those of this process's rank.
+    called: what errors name.
     """
 
-    def __init__(self, settings: Saved, seed: int, stream: int | None = None):
+    def __init__(self, settings: Saved, seed: int, stream: int | None, called: str):
         self.settings = settings
-        self.seed = seed
         self.stream = stream
-        self.number = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        self.tally = Tally()
-        self._known: dict[tuple, weakref.ref[Words]] = {}
-        self._lock = threading.RLock()
-        self._inside = threading.local()
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+        self.called = called
+        self.packing = settings._packing(seed, stream or 0, called)
+        self._pack = self.packing.pack  # Looking a method up takes longer than calling it.
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, unpack)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("settings", "seed", "stream")
+        own = ("settings", "stream", "called")
         return {name: self.__dict__[name] for name in own} | {"saved": self.tensors_by_name()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["settings"], state["seed"], state["stream"])
+        self.__init__(state["settings"], 0, state["stream"], state["called"])
         self.load(state["saved"])
 
     def __enter__(self) -> None:
         self._hooks.__enter__()  # It may raise: transforms of torch.func refuse hooks.
-        if self._depth() == 0:
-            self.tally = Tally()
-        self._inside.depth = self._depth() + 1
+        self.packing.begin(current_stream(self.stream))
 
     def __exit__(self, *error) -> None:
         self._hooks.__exit__(*error)
-        self._inside.depth -= 1
-
-    def _depth(self) -> int:
-        return getattr(self._inside, "depth", 0)
+        self.packing.end()
 
     def run(self, forward: Callable, *args, **kwargs) -> Any:
         """A forward pass whose saved tensors are packed."""
@@ -85,127 +79,59 @@ class Packer:
         with self:
             return forward(*args, **kwargs)
 
+    def pack(self, tensor: torch.Tensor) -> Any:
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            return self._pack(tensor, _saved_by(sys._getframe().f_back))
+        with torch._C.DisableTorchFunctionSubclass():
+            return self._pack(tensor, "subclass")
+
+    @property
+    def tally(self) -> Tally:
+        return Tally(*self.packing.tally())
+
     # ---- state ------------------------------------------------------------------------------
 
     def tensors_by_name(self) -> dict[str, torch.Tensor]:
-        return {DRAWS: torch.tensor([self.seed, self.number], device="cpu")}
+        return {DRAWS: self.packing.state()}
 
     def check(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Raises ValueError for what tensors_by_name() cannot have given."""
-        draws = saved.get(DRAWS)
-        if draws is None or draws.dtype != torch.int64 or draws.shape != (2,):
-            raise ValueError(
-                f"[load_state_dict] expected {DRAWS!r}, an int64 tensor of seed and number, got "
-                f"{draws!r}"
-            )
-        counter(draws[1], "load_state_dict", f"the number in {DRAWS!r}")
+        with in_the_name_of("load_state_dict", "load_state"):
+            self.packing.check_state(saved.get(DRAWS))
 
     def load(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Goes on where tensors_by_name() was taken."""
         self.check(saved)
-        self.seed, self.number = saved[DRAWS].tolist()
-
-    # ---- hooks ------------------------------------------------------------------------------
-
-    def pack(self, tensor: torch.Tensor) -> Handle:
-        began = time.perf_counter()
-        why = rules.reason_to_leave(tensor, self.settings.min_elements)
-        handle: Handle | None = None
-        if why is None or rules.may_be_smaller(tensor, why, self.settings.min_elements):
-            with self._lock:
-                handle, why = self._packed(tensor, why)
-        if handle is None:
-            handle = _left(tensor, why)
-        self.tally.saved(tensor, handle, why, time.perf_counter() - began)
-        for observer in _local.__dict__.get("observers", ()):
-            observer(tensor, handle, why)
-        return handle
-
-    def unpack(self, handle: Handle) -> torch.Tensor:
-        began = time.perf_counter()
-        tensor = handle.unpack()
-        self.tally.unpacking_seconds += time.perf_counter() - began
-        return tensor
-
-    def _packed(self, tensor: torch.Tensor, why: str | None) -> tuple[Packed | None, str | None]:
-        """why: if a reason is given, only masks and indices are packed, exactly."""
-        plain = tensor.detach()
-        own = list(plain.stride())
-        stride = own if plain.is_contiguous() else ops.restored_strides(plain)
-        # Dense tensors are packed in the order of memory: of all views of a piece it is the same.
-        shape = plain.numel() if stride == own else (plain.size(), tuple(own))
-        storage = plain.untyped_storage()._cdata
-        key = (storage, plain.storage_offset(), shape, plain.dtype, plain._version)
-        known = words = self._find(key)
-        if words is not None and words.is_rounded and why is not None:
-            words = None  # x.detach() has the memory of x, and stays exact
-        if words is None:
-            words, why = self._make(tensor, plain, why)
-            if words is None:
-                return None, why
-            if known is None:
-                self._known[key] = weakref.ref(words, lambda ref: self._forget(key, ref))
-        return Packed(words, plain, stride), None
-
-    def _find(self, key: tuple) -> Words | None:
-        known = self._known.get(key)
-        return None if known is None else known()
-
-    def _forget(self, key: tuple, ref: weakref.ref) -> None:
-        with self._lock:
-            if self._known.get(key) is ref:
-                del self._known[key]
-
-    def _make(
-        self, tensor: torch.Tensor, plain: torch.Tensor, why: str | None
-    ) -> tuple[Words | None, str | None]:
-        if why is None and self.settings.bits != EXACT and not rules.is_logarithm(tensor):
-            return self._make_of_bits(plain)
-        if why == rules.TYPE:
-            packed, bits = _smaller_integers(plain), CAST
-        elif why is not None or self.settings.bits == EXACT:
-            packed, bits = ops.pack_exact(plain, only_masks=why is not None), EXACT
-            why = why or rules.DENSE
-        else:
-            is_long = plain.dtype == torch.float32
-            packed, bits = (plain.to(torch.bfloat16) if is_long else None), CAST
-            why = rules.LOGARITHM
-        if packed is None or packed.numel() == 0:
-            return None, why
-        return Words(plain, packed, bits, 0), None
-
-    def _make_of_bits(self, plain: torch.Tensor) -> tuple[Words | None, str | None]:
-        bits = self.settings.bits
-        group = self.settings._group_at(bits)
-        seed = derive_seed(self.seed, current_stream(self.stream))
-        packed = ops.pack_saved(plain, bits, group, self.settings.rounding, seed, self.number)
-        if ops.saved_bad_groups(packed) > 0:
-            return None, rules.NOT_FINITE
-        self.number += 1
-        return Words(plain, packed, bits, group), None
+        self.packing.load_state(saved[DRAWS])
 
 
-def _smaller_integers(plain: torch.Tensor) -> torch.Tensor | None:
-    """Indices, as those of a max-pooling, in as few bytes as the largest of them needs."""
-    least, most = (bound.item() for bound in plain.aminmax())
-    for dtype in (torch.uint8, torch.int16, torch.int32):
-        bounds = torch.iinfo(dtype)
-        if bounds.min <= least and most <= bounds.max:
-            return plain.to(dtype)
-    return None
+def unpack(saved: Any) -> torch.Tensor:
+    return saved.unpack()
 
 
-def _left(tensor: torch.Tensor, why: str | None) -> Handle:
-    if why == rules.SMALL and 2 * tensor.nbytes < tensor.untyped_storage().nbytes():
-        return Copied(tensor.detach())
-    return Plain(tensor)
+def _saved_by(frame: Any) -> str:
+    """Who saves, where the tensor alone does not tell it. frame: whose hook is called; None in a
+    thread without Python."""
+    if torch.compiler.is_compiling():
+        return "trace"
+    for depth in range(3):
+        if frame is None:
+            break
+        name = frame.f_code.co_filename
+        if _COMPILED_FOLDER in name:
+            return "compiled graph"
+        if name == _CHECKPOINT_FILE and depth < 2:
+            return "checkpoint"
+        frame = frame.f_back
+    return ""
 
 
 class Untouched:
     """For parts of a model that save their tensors as they are, inside of one that packs them."""
 
     def __init__(self) -> None:
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        self._leave = Saved()._packing(0, 0, "compress").leave
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, unpack)
 
     def __reduce__(self):
         return Untouched, ()
@@ -216,13 +142,80 @@ class Untouched:
         with self._hooks:
             return forward(*args, **kwargs)
 
-    @staticmethod
-    def _pack(tensor: torch.Tensor) -> Handle:
-        handle = Plain(tensor)
-        for observer in _local.__dict__.get("observers", ()):
-            observer(tensor, handle, rules.EXCLUDED)
-        return handle
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return self._leave(tensor)
 
-    @staticmethod
-    def _unpack(handle: Handle) -> torch.Tensor:
-        return handle.unpack()
+
+# ---- saved_tensors() -----------------------------------------------------------------------------
+
+
+class SavedTensors:
+    """What saved_tensors() returns. It may be entered again and again, also inside itself and by
+    several threads; ``tally`` says what was saved since it was last entered."""
+
+    def __init__(self, packer: Packer):
+        self._packer = packer
+
+    @property
+    def tally(self) -> Tally:
+        return self._packer.tally
+
+    def __enter__(self) -> SavedTensors:
+        self._packer.__enter__()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._packer.__exit__(*error)
+
+    def state_dict(self):
+        """Seed and number of draws, as a tensor."""
+        return self._packer.tensors_by_name()
+
+    def load_state_dict(self, state) -> None:
+        """Goes on where state_dict() was taken, to the bit."""
+        if not isinstance(state, Mapping) or not all(map(torch.is_tensor, state.values())):
+            raise TypeError("[load_state_dict] expected a mapping from names to tensors")
+        self._packer.check(state)
+        if unknown := sorted(state.keys() - {DRAWS}):
+            raise ValueError(
+                f"[load_state_dict] expected {DRAWS!r} alone, got also {', '.join(unknown)}"
+            )
+        self._packer.load(state)
+
+
+def saved_tensors(
+    bits: int | str = 8,
+    *,
+    group: int | None = None,
+    rounding: str = "stochastic",
+    min_elements: int = 4096,
+    seed: int | None = None,
+    stream: int | None = None,
+) -> SavedTensors:
+    """Packs what autograd saves for backward meanwhile::
+
+        with sg.saved_tensors(bits=4):
+            loss = model(x)
+        loss.backward()
+
+    bits: 8, 4 or 2 a value, or "exact", which leaves out zeros and loses nothing.
+    group: how many neighbours in memory share a scale, 16 to 512, a power of two; by default 256,
+        and 64 at 2 bits.
+    rounding: "stochastic", so that what is linear in it, as the weight gradients of linear layers
+        and convolutions are, stays unbiased; or "nearest".
+    min_elements: smaller tensors stay as they are.
+    seed: of the random draws; by default from torch's generator, so that torch.manual_seed
+        reproduces a run. Every tensor has draws of its own: to resume a run to the bit, make the
+        object once, enter it in every step, and save its state_dict().
+    stream: which random numbers this process draws; by default those of its rank.
+
+    Parameters, buffers, inputs, integers, masks, small tensors, tensor subclasses and tensors with
+    NaN or Inf stay as they are; docs/saved.md lists all. Nested saved_tensors() do not add up: the
+    innermost packs. What is changed in place after it was saved raises in backward, as without.
+    """
+    called = "saved_tensors"
+    with in_the_name_of(called, "Saved"):
+        settings = Saved(bits, group, rounding, min_elements)
+    seed = fresh_seed(seed, called)
+    return SavedTensors(Packer(settings, seed, check_stream(stream, called), called))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from .._library import classes
 from .._support import plain_models
 from ..compression.names import MODEL
 from ..nn.activations import Stepwise
-from .handles import Copied
 from .modules import SAVED
-from .packer import Packer, observing
+from .packer import Packer
 
 
 @dataclass
@@ -50,46 +50,6 @@ class SavedBytes:
         return "\n".join(lines)
 
 
-class _Count:
-    """Of the bytes that one forward pass saves by layer, each storage once."""
-
-    def __init__(self, model: nn.Module):
-        self.by_layer: dict[str, int] = {}
-        self.left: dict[str, int] = {}
-        self.layers = [""]  # those whose forward is running
-        state = [*model.parameters(), *model.buffers()]
-        self._lives_anyway = {tensor.untyped_storage().data_ptr() for tensor in state}
-        # What was counted is held, so that nothing else can have its address.
-        self._held: dict[int, torch.Tensor] = {}
-
-    @property
-    def total(self) -> int:
-        return sum(self.by_layer.values())
-
-    def saved(self, tensor: torch.Tensor, handle: Any = None, why: str | None = None) -> None:
-        """handle: what a packer saved in place of the tensor, if one was at work."""
-        if tensor.layout is not torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() in self._lives_anyway or storage.nbytes() == 0:
-            return
-        words = getattr(handle, "words", None)
-        held = tensor.detach() if words is None else words.tensor
-        if isinstance(handle, Copied):
-            held = handle.tensor
-        key, num_bytes = held.untyped_storage().data_ptr(), held.untyped_storage().nbytes()
-        if key in self._held:
-            return
-        self._held[key] = held
-        _add(self.by_layer, self.layers[-1], num_bytes)
-        if handle is not None and words is None and why is not None:
-            _add(self.left, why, num_bytes)
-
-
-def _add(counts: dict[str, int], name: str, count: int) -> None:
-    counts[name] = counts.get(name, 0) + count
-
-
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Puts back what a forward pass changes: buffers (running means), the random generator, and the
@@ -117,18 +77,20 @@ def call_with(model: nn.Module, inputs: Any) -> Any:
 
 
 @contextmanager
-def _naming_layers(model: nn.Module, running: list[str]) -> Iterator[None]:
-    """The layer whose forward is running is the last of ``running``."""
+def _naming_layers(model: nn.Module, count: Any) -> Iterator[None]:
+    """The layer whose forward is running is the part that saves."""
 
     def leave(*_) -> None:
-        running.pop()
+        count.end_part()
 
     handles = []
     wrapping = ""  # what is inside of a Stepwise runs for the plain model alone
     for name, module in model.named_modules():
         if wrapping and name.startswith(wrapping):
             continue
-        handles.append(module.register_forward_pre_hook(lambda *_, name=name: running.append(name)))
+        handles.append(
+            module.register_forward_pre_hook(lambda *_, name=name: count.begin_part(name))
+        )
         handles.append(module.register_forward_hook(leave, always_call=True))
         wrapping = f"{name}." if isinstance(module, Stepwise) else ""
     try:
@@ -138,27 +100,28 @@ def _naming_layers(model: nn.Module, running: list[str]) -> Iterator[None]:
             handle.remove()
 
 
-def _count(model: nn.Module, inputs: Any, plain: bool) -> _Count:
-    """Of one forward pass. plain: as if nothing of the model were converted."""
-    count = _Count(model)
+def _count(model: nn.Module, inputs: Any, plain: bool) -> tuple[dict[str, int], ...]:
+    """Bytes of one forward pass: by layer, plain and saved, and by reason, left. plain: as if
+    nothing of the model were converted."""
+    count = classes.SavedBytesCount([*model.parameters(), *model.buffers()])
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        count.saved(tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            count.saved(tensor)
         return tensor
-
-    def saved(tensor: torch.Tensor, *instead: Any) -> None:
-        count.saved(tensor, *(() if plain else instead))
 
     with (
         undisturbed(model),
-        _naming_layers(model, count.layers),
+        _naming_layers(model, count),
         torch.enable_grad(),
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
-        observing(saved),
         plain_models() if plain else nullcontext(),
     ):
-        call_with(model, inputs)
-    return count
+        try:
+            call_with(model, inputs)
+        finally:
+            count.stop()
+    return count.bytes()
 
 
 def saved_bytes(model: nn.Module, inputs: Any) -> SavedBytes:
@@ -170,8 +133,6 @@ def saved_bytes(model: nn.Module, inputs: Any) -> SavedBytes:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"[saved_bytes] expected model to be a module, got {type(model).__name__}")
-    plain = _count(model, inputs, plain=True)
-    result = SavedBytes(plain=plain.total, plain_by_layer=plain.by_layer)
-    del plain  # It holds what the first pass saved.
-    saved = _count(model, inputs, plain=False)
-    return replace(result, total=saved.total, by_layer=saved.by_layer, left=saved.left)
+    plain, _, _ = _count(model, inputs, plain=True)
+    _, saved, left = _count(model, inputs, plain=False)
+    return SavedBytes(sum(saved.values()), saved, sum(plain.values()), plain, left)

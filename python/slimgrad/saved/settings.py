@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .._library import ops
+from .._library import classes
 from .._support import in_the_name_of
 
 EXACT = "exact"
-BITS = (8, 4, 2)
-GROUPS = (16, 32, 64, 128, 256, 512)
-ROUNDINGS = ("stochastic", "nearest")
 
 
 @dataclass(frozen=True)
@@ -28,41 +25,27 @@ class Saved:
     min_elements: int = 4096
 
     def __post_init__(self) -> None:
-        self._check_bits()
-        if self.rounding not in ROUNDINGS:
-            raise ValueError(
-                f"[Saved] expected rounding to be one of {', '.join(ROUNDINGS)}, got "
-                f"{self.rounding!r}"
-            )
-        if not (_is_whole(self.min_elements) and self.min_elements >= 0):
-            raise ValueError(f"[Saved] expected min_elements >= 0, got {self.min_elements!r}")
-
-    def _check_bits(self) -> None:
-        is_width = _is_whole(self.bits) and self.bits in BITS
-        if self.bits != EXACT and not is_width:
+        if self.bits != EXACT and not (_is_whole(self.bits) and self.bits in (8, 4, 2)):
             raise ValueError(f"[Saved] expected bits to be 8, 4, 2 or 'exact', got {self.bits!r}")
-        if self.bits == EXACT and self.group is not None:
-            raise ValueError(f"[Saved] expected no group with bits='exact', got {self.group!r}")
-        if self.bits == EXACT and self.rounding != Saved.rounding:
-            raise ValueError(
-                f"[Saved] expected no rounding with bits='exact', got {self.rounding!r}"
-            )
-        if self.group is not None and not (_is_whole(self.group) and self.group in GROUPS):
-            listed = ", ".join(map(str, GROUPS))
-            raise ValueError(f"[Saved] expected group to be one of {listed}, got {self.group!r}")
+        for name in ("group", "min_elements"):
+            value = getattr(self, name)
+            if not (_is_whole(value) or (name == "group" and value is None)):
+                raise ValueError(f"[Saved] expected {name} to be a whole number, got {value!r}")
+        if not isinstance(self.rounding, str):
+            raise ValueError(f"[Saved] expected rounding to be a string, got {self.rounding!r}")
+        self._packing(0, 0, "Saved")  # It checks the rest.
 
-    def _group_at(self, bits: int) -> int:
-        return ops.default_saved_group(bits) if self.group is None else self.group
-
-    def _in_words(self) -> str:
-        if self.bits == EXACT:
-            return "exactly"
-        nearest = ", to the nearest" if self.rounding == "nearest" else ""
-        return f"{self.bits} bits, groups of {self._group_at(self.bits)}{nearest}"
+    def _packing(self, seed: int, stream: int, called: str) -> Any:
+        """A slimgrad::SavedTensors; include/slimgrad/saved_tensors.h has what it does."""
+        bits = 0 if self.bits == EXACT else self.bits
+        group = 0 if self.group is None else self.group or -1  # In C++ 0 is the default one.
+        return classes.SavedTensors(
+            bits, group, self.rounding, self.min_elements, seed, stream, called
+        )
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
 def parse_saved(saved: int | str | Saved) -> Saved:

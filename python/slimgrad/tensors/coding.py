@@ -11,14 +11,14 @@ import torch
 from .._library import ops
 from .._support import (
     check_choice,
-    fresh_seed,
     in_the_name_of,
     number,
+    op_seed,
     tensor_with_values,
     text,
     whole_number,
 )
-from .formats import FloatFormat, as_format
+from .formats import FloatFormat, bits_of_format
 
 _MARK = "PayloadError: "
 
@@ -39,12 +39,12 @@ def _(x, *arguments):
 
 
 @torch.library.register_fake("slimgrad::decode_into")
-def _(payload, out):
+def _(payload, out, max_bytes=None):
     pass
 
 
 @torch.library.register_fake("slimgrad::decode")
-def _(payload):
+def _(payload, max_bytes=None):
     raise NotImplementedError(
         "[decode] the type and shape of a payload are in its bytes: call slimgrad.decode outside "
         "of torch.compile, or behind torch.compiler.disable"
@@ -76,6 +76,39 @@ def checked(op: Callable, *arguments: Any) -> Any:
         if not text.startswith(_MARK):
             raise
         raise PayloadError(text.removeprefix(_MARK)) from None
+
+
+def encode_arguments(
+    op: str,
+    mode: str,
+    bits: int,
+    format: FloatFormat | str,
+    coder: str,
+    model: str,
+    scale: float | None,
+    threshold: float | None,
+    survivors: str,
+    rounding: str,
+    seed: int | None,
+) -> tuple:
+    """As ops take them, in their order; misuse names ``op``."""
+    whole_number(bits, op, "bits")
+    check_choice(rounding, "rounding", op, "rounding")
+    words = {"mode": mode, "survivors": survivors, "coder": coder, "model": model}
+    for name, value in words.items():
+        text(value, op, name)
+    return (
+        mode,
+        bits,
+        *bits_of_format(format, op),
+        0.0 if scale is None else number(scale, op, "scale"),
+        0.0 if threshold is None else number(threshold, op, "threshold"),
+        survivors,
+        coder,
+        model,
+        rounding,
+        op_seed(seed, op),
+    )
 
 
 def encode(
@@ -116,34 +149,13 @@ def encode(
     enough; a smaller tensor raises if the payload does not fit. The result is ``out[:n]``, the
     payload; the rest of ``out`` is unspecified.
     """
-    format = as_format(format, "encode")
-    whole_number(bits, "encode", "bits")
-    check_choice(rounding, "rounding", "encode", "rounding")
-    for name, value in (
-        ("mode", mode),
-        ("survivors", survivors),
-        ("coder", coder),
-        ("model", model),
-    ):
-        text(value, "encode", name)
-    payload_seed = fresh_seed(seed, "encode") if rounding == "stochastic" else 0
-    arguments = (
-        tensor_with_values(x, "encode").detach().cpu(),
-        mode,
-        bits,
-        format.exponent_bits,
-        format.mantissa_bits,
-        0.0 if scale is None else number(scale, "encode", "scale"),
-        0.0 if threshold is None else number(threshold, "encode", "threshold"),
-        survivors,
-        coder,
-        model,
-        rounding,
-        payload_seed,
+    x = tensor_with_values(x, "encode").detach().cpu()
+    arguments = encode_arguments(
+        "encode", mode, bits, format, coder, model, scale, threshold, survivors, rounding, seed
     )
     if out is None:
-        return ops.encode(*arguments)
-    return out[: int(ops.encode_into(*arguments, tensor_with_values(out, "encode", "out")))]
+        return ops.encode(x, *arguments)
+    return out[: int(ops.encode_into(x, *arguments, tensor_with_values(out, "encode", "out")))]
 
 
 Payload = torch.Tensor | bytes | bytearray | memoryview
@@ -166,16 +178,10 @@ def decode(
     """
     payload = bytes_of(payload, "decode")
     if max_bytes is not None:
-        with in_the_name_of("decode"):
-            info = inspect(payload)
-        announced = info["shape"].numel() * info["dtype"].itemsize
-        if announced > whole_number(max_bytes, "decode", "max_bytes"):
-            raise PayloadError(
-                f"[decode] expected at most max_bytes={max_bytes} of values, got {announced} bytes"
-            )
+        whole_number(max_bytes, "decode", "max_bytes")
     if out is None:
-        return checked(ops.decode, payload)
-    checked(ops.decode_into, payload, tensor_with_values(out, "decode", "out"))
+        return checked(ops.decode, payload, max_bytes)
+    checked(ops.decode_into, payload, tensor_with_values(out, "decode", "out"), max_bytes)
     return out
 
 

@@ -14,69 +14,19 @@ import torch
 
 from .._library import ops
 from .._support import in_the_name_of, tensor_with_values, whole_number
-from .coding import Payload, PayloadError, bytes_of, checked, decode, encode
+from .coding import Payload, bytes_of, checked, encode, encode_arguments
 
-# Names as in .safetensors files. Tensors of the first five types are encoded as such, those of the
-# others as bytes.
-_TYPES = {
-    "F32": torch.float32,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "F64": torch.float64,
-    "I8": torch.int8,
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "U16": torch.uint16,
-    "U32": torch.uint32,
-    "U64": torch.uint64,
-    "C64": torch.complex64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E8M0": torch.float8_e8m0fnu,
-}
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
-_PAYLOAD_TYPES = ("F32", "BF16", "F16", "F64", "I8")
-_LOSSY_TYPES = ("F32", "BF16", "F16")
-_MAGIC = b"\x8dSGC"
-_NO_LIMIT = 1 << 60
 _OPTIONS = tuple(name for name in inspect.signature(encode).parameters if name not in ("x", "out"))
 
 
 def _bytes_of_file(file: str | os.PathLike | Payload) -> torch.Tensor:
     """All bytes as a uint8 tensor. A path is mapped: its bytes come when they are decoded."""
     if not isinstance(file, str | os.PathLike):
-        data = bytes_of(file, "load", "a path, or a file")
-        if data.dtype != torch.uint8 or data.dim() != 1:
-            raise ValueError(
-                "[load] expected a file as a uint8 tensor of one dimension, got "
-                f"{data.dtype} with {data.dim()}"
-            )
-        return data
+        return bytes_of(file, "load", "a path, or a file")
     with open(file, "rb") as opened:
         if os.fstat(opened.fileno()).st_size == 0:
             return torch.empty(0, dtype=torch.uint8)
         return bytes_of(memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)), "load")
-
-
-def _entries(file: torch.Tensor, max_bytes: int | None):
-    """name, type, shape, payload and size of every tensor of a container."""
-    names, types, num_dims, lengths, offsets, sizes, num_bytes = checked(
-        ops.container_index, file, _NO_LIMIT if max_bytes is None else min(max_bytes, _NO_LIMIT)
-    )
-    length = iter(lengths)
-    shapes = [list(itertools.islice(length, count)) for count in num_dims]
-    payloads = [file[at : at + size] for at, size in zip(offsets, sizes, strict=True)]
-    return list(zip(names, types, shapes, payloads, num_bytes, strict=True))
-
-
-def _tensor_of(name: str, kind: str, shape: list[int], payload: torch.Tensor) -> torch.Tensor:
-    values = checked(ops.decode, payload)
-    if kind in _PAYLOAD_TYPES:
-        return values
-    return values.view(_TYPES[kind]).reshape(shape)
 
 
 def load(
@@ -91,35 +41,10 @@ def load(
     ``max_bytes``: refuse a file whose tensors would together take more, before any of them is
     allocated; see ``decode``. Names, shapes and metadata may take as much again, and 64 KiB.
     """
-    data = _bytes_of_file(file)
-    if bytes(data[: len(_MAGIC)].tolist()) != _MAGIC:
-        with in_the_name_of("load"):
-            return decode(data, max_bytes=max_bytes)
     if max_bytes is not None:
         whole_number(max_bytes, "load", "max_bytes")
-    entries = _entries(data, max_bytes)
-    announced = sum(num_bytes for *_, num_bytes in entries)
-    if max_bytes is not None and announced > max_bytes:
-        raise PayloadError(
-            f"[load] expected at most max_bytes={max_bytes} of values, got {announced} bytes"
-        )
-    for name, kind, *_ in entries:
-        if kind not in _TYPES:
-            raise PayloadError(f"[load] expected types that torch has, got {kind} of {name!r}")
-    return {
-        name: _tensor_of(name, kind, shape, payload) for name, kind, shape, payload, _ in entries
-    }
-
-
-def _payload(name: str, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-    if _NAMES[x.dtype] not in _LOSSY_TYPES:
-        options = {"coder": options["coder"]} if "coder" in options else {}
-    if _NAMES[x.dtype] not in _PAYLOAD_TYPES:
-        x = x.contiguous().reshape(-1).view(torch.int8)
-    try:
-        return encode(x, **options)
-    except ValueError as error:
-        raise ValueError(f"{error} in {name!r}") from None
+    names, tensors = checked(ops.load_file, _bytes_of_file(file), max_bytes)
+    return tensors[0] if len(tensors) > len(names) else dict(zip(names, tensors, strict=True))
 
 
 def save(
@@ -161,24 +86,22 @@ def _container(
     metadata: Mapping[str, str] | None,
     options: dict[str, Any],
 ) -> list[torch.Tensor]:
+    """The bytes of a file."""
     for name, x in tensors.items():
         if not isinstance(name, str):
             raise TypeError(f"[save] expected names to be strings, got {type(name).__name__}")
-        if tensor_with_values(x, "save", repr(name)).dtype not in _NAMES:
-            raise ValueError(f"[save] expected a type that .safetensors has, got {x.dtype}")
+        tensor_with_values(x, "save", repr(name))
     if not isinstance(metadata, Mapping | None):
         raise TypeError(f"[save] expected metadata to be a dict, got {type(metadata).__name__}")
     words = [] if metadata is None else list(itertools.chain(*metadata.items()))
     if not all(isinstance(word, str) for word in words):
         raise TypeError("[save] expected metadata to be a dict of strings, got other values")
-    payloads = [_payload(name, x.detach().cpu(), options) for name, x in tensors.items()]
-    header = ops.container_header(
+    parameters = inspect.signature(encode).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.name not in ("x", "out")}
+    return ops.file_parts(
+        list(tensors.values()),
         list(tensors),
-        [_NAMES[x.dtype] for x in tensors.values()],
-        [x.dim() for x in tensors.values()],
-        list(itertools.chain(*(x.shape for x in tensors.values()))),
-        [payload.numel() for payload in payloads],
-        metadata is not None,
         words,
+        metadata is not None,
+        *encode_arguments("save", **defaults | options),
     )
-    return [header, *payloads]

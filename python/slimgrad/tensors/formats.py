@@ -84,6 +84,12 @@ def parse_float_choice(text: object) -> int | FloatFormat | None:
     )
 
 
+def bits_of_format(format: FloatFormat | str, op: str) -> tuple[int, int]:
+    """As ops take a format; misuse names ``op``."""
+    format = as_format(format, op)
+    return format.exponent_bits, format.mantissa_bits
+
+
 def relative_error(format: FloatFormat | str, log2_std: float) -> float:
     """Expected |x_q - x| / |x| of rounding to nearest, for log2|x| ~ N(0, log2_std^2)."""
     format = as_format(format, "relative_error")
@@ -113,8 +119,8 @@ def best_format(
     """
     whole_number(bits, "best_format", "bits")
     if method is not None:
-        check_choice(method, "split method", "best_format", "method")
-    check_choice(scale, "scale", "best_format", "scale")
+        check_choice(method, "split", "best_format", "method")
+    check_choice(scale, "scale_method", "best_format", "scale")
     _check_rounding("best_format", rounding, underflow, error)
     if isinstance(what, TensorStats):
         exponent_bits, mantissa_bits = ops.best_format_of_stats(
@@ -164,7 +170,7 @@ def gradient_scale(
     from log_mean and log_std. "error": the power of two with the least squared error.
     """
     format = as_format(format, "gradient_scale")
-    check_choice(method, "scale", "gradient_scale", "method")
+    check_choice(method, "scale_method", "gradient_scale", "method")
     return ops.gradient_scale(
         stats_tensor(stats, "gradient_scale"), format.exponent_bits, format.mantissa_bits, method
     ).item()

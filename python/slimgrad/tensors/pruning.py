@@ -26,7 +26,7 @@ def threshold(
     zero_fraction. If the tensor already has that many zeros there is nothing to prune: the
     threshold is 0, with a SparsityWarning.
     """
-    check_choice(method, "threshold method", "threshold", "method")
+    check_choice(method, "method", "threshold", "method")
     value, reached, _, _, nothing_to_prune = ops.threshold(
         stats_tensor(what, "threshold"), number(sparsity, "threshold", "sparsity"), method
     ).tolist()
@@ -44,7 +44,7 @@ def expected_sparsity(
     what: TensorStats | dict[str, Any], threshold: float, method: str = "empirical"
 ) -> float:
     """The expected fraction of zeros after stochastic pruning with ``threshold``."""
-    check_choice(method, "threshold method", "expected_sparsity", "method")
+    check_choice(method, "method", "expected_sparsity", "method")
     threshold = number(threshold, "expected_sparsity", "threshold")
     return ops.expected_sparsity(stats_tensor(what, "expected_sparsity"), threshold, method).item()
 
@@ -53,7 +53,7 @@ def expected_cosine(
     what: TensorStats | dict[str, Any], threshold: float, method: str = "empirical"
 ) -> float:
     """The expected cosine similarity of a tensor before and after pruning."""
-    check_choice(method, "threshold method", "expected_cosine", "method")
+    check_choice(method, "method", "expected_cosine", "method")
     threshold = number(threshold, "expected_cosine", "threshold")
     return ops.expected_cosine(stats_tensor(what, "expected_cosine"), threshold, method).item()
 
@@ -102,12 +102,10 @@ def allocate(
         )
     names = list(layers) if isinstance(layers, Mapping) else None
     layers = list(layers.values() if isinstance(layers, Mapping) else layers)
-    if method is None:
-        measured = all(isinstance(layer, TensorStats) for layer in layers)
-        method = "empirical" if measured else "lognormal"
     places = {name: i for i, name in enumerate(range(len(layers)) if names is None else names)}
     check_choice(objective, "allocation", "allocate", "objective")
-    check_choice(method, "threshold method", "allocate", "method")
+    if method is not None:
+        check_choice(method, "method", "allocate", "method")
     if not isinstance(targets or {}, Mapping):
         raise TypeError(
             "[allocate] expected targets to map layers to cosine similarities, got "

@@ -9,8 +9,8 @@ from typing import ParamSpec
 import torch
 
 from .._library import ops
-from .._support import check_choice, dense_tensor, fresh_seed, number
-from .formats import FloatFormat, as_format
+from .._support import check_choice, dense_tensor, number, op_seed
+from .formats import FloatFormat, as_format, bits_of_format
 
 P = ParamSpec("P")
 
@@ -19,21 +19,18 @@ P = ParamSpec("P")
 
 
 def _quantizing(op, format, scale, rounding="nearest", underflow="zero", seed=None):
-    format = as_format(format, op)
-    scale = number(scale, op, "scale")
+    bits, scale = bits_of_format(format, op), number(scale, op, "scale")
     check_choice(rounding, "rounding", op, "rounding")
     check_choice(underflow, "underflow", op, "underflow")
-    draws = rounding == "stochastic" or underflow == "stochastic"
-    seed = fresh_seed(seed if draws or seed is not None else 0, op)
-    return format.exponent_bits, format.mantissa_bits, scale, rounding, underflow, seed
+    return *bits, scale, rounding, underflow, op_seed(seed, op)
 
 
 def _pruning(op, threshold, seed=None):
-    return number(threshold, op, "threshold"), fresh_seed(seed, op)
+    return number(threshold, op, "threshold"), op_seed(seed, op)
 
 
 def _both(op, threshold, format, scale, rounding="nearest", underflow="zero", seed=None):
-    threshold, seed = _pruning(op, threshold, seed)
+    threshold = number(threshold, op, "threshold")
     return threshold, *_quantizing(op, format, scale, rounding, underflow, seed)
 
 
@@ -67,9 +64,9 @@ def quantize(
     what saturates at the top. NaN and Inf pass through; every zero is +0.
 
     The result depends on ``seed`` and the elements' order in memory (of a tensor with gaps: on the
-    order of its dimensions), never on threads or CPU. Without a seed one is drawn from torch's
-    generator; under torch.compile pass one. There is no derivative: ``x`` must not require a
-    gradient while gradients are recorded.
+    order of its dimensions), never on threads or CPU. Without a seed, what draws takes one from
+    torch's generator. There is no derivative: ``x`` must not require a gradient while gradients are
+    recorded.
     """
     x = dense_tensor(x, "quantize")
     return ops.quantize(x, *_quantizing("quantize", format, scale, rounding, underflow, seed))

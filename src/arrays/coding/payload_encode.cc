@@ -124,9 +124,9 @@ void PayloadEncoder::State::Worker::put_symbols(std::span<const T> values, std::
   } else if (state.options.rounding == Rounding::kNearest) {
     kernels::uniform_symbols(values, info.scale, half_of(info.bits), symbols.data());
   } else {
-    kernels::uniform_symbols_stochastic(values, info.scale, half_of(info.bits),
-                                        RandomStream(state.options.seed, Stream::kRound), first,
-                                        symbols.data());
+    kernels::uniform_symbols_stochastic(
+        values, info.scale, half_of(info.bits),
+        RandomStream(state.options.seed.value_or(0), Stream::kRound), first, symbols.data());
   }
   if (!state.options.replaced.empty() && info.kind != PayloadKind::kPruned) replace<T>(first);
   put_part(encoder.encode(symbols), Place::kLast, next);
@@ -209,7 +209,8 @@ PayloadEncoder::PayloadEncoder(const TensorView& tensor, const EncodeOptions& op
         options.rounding == Rounding::kNearest ? Underflow::kZero : Underflow::kStochastic;
     const Quantizer quantizer = {options.format, info.scale, options.rounding, underflow};
     state.rounding = with_value_type(info.dtype, [&]<typename T>() {
-      return loop_treatment<T>("encode", {.quantizer = quantizer, .seed = options.seed});
+      return loop_treatment<T>("encode",
+                               {.quantizer = quantizer, .seed = options.seed.value_or(0)});
     });
   }
   state.blocks.resize(info.num_blocks());

@@ -57,11 +57,29 @@ void check_effects(const GateOptions& options, std::string_view op) {
 }
 
 template <typename T>
-void gather(std::span<const T> from, const kernels::StratifiedSample& sample, std::uint64_t every,
-            std::vector<float>& out) {
-  out.resize((sample.size() + every - 1) / every);
-  kernels::gather_every(from.data(), sample, every, 0, out.size(), out.data());
-}
+class ArrayGradient : public TreatedGradient {
+ public:
+  ArrayGradient(std::span<const T> in, std::span<T> out) : values_(in), out_(out) {}
+
+  void gather(const kernels::StratifiedSample& sample, std::uint64_t every,
+              std::vector<float>& out) override {
+    out.resize((sample.size() + every - 1) / every);
+    kernels::gather_every(values_.data(), sample, every, 0, out.size(), out.data());
+  }
+  double max_abs() override { return kernels::max_magnitude(values_); }
+  ApplyCounts apply(const Treatment& treatment) override {
+    const ApplyCounts counts = apply_as("pass_gate", treatment, values_, out_, 0);
+    values_ = out_;
+    return counts;
+  }
+  void leave() override {
+    if (values_.data() != out_.data()) std::copy(values_.begin(), values_.end(), out_.begin());
+  }
+
+ private:
+  std::span<const T> values_;
+  std::span<T> out_;
+};
 
 template <typename T>
 GatePassage pass(GateState& gate, std::span<const T> in, std::span<T> out, std::int64_t stream) {
@@ -69,19 +87,9 @@ GatePassage pass(GateState& gate, std::span<const T> in, std::span<T> out, std::
         in.size());
   check_gate_options(gate.options, "pass_gate");
   GatePass pass(gate, in.size(), kDType<T>, stream);
-  const kernels::StratifiedSample sample = pass.sample();
-  std::vector<float> before, after;
-  gather<T>(in, sample, 1, before);
-  if (pass.see(before) && pass.is_open()) {
-    if (pass.wants_max_abs()) pass.set_max_abs(kernels::max_magnitude(in));
-    pass.treated(apply_as("pass_gate", pass.decide(), in, out, 0));
-    const std::uint64_t every = (sample.size() + GatePass::kCompared - 1) / GatePass::kCompared;
-    gather<T>(out, sample, every, after);
-    pass.compare(before, every, after);
-  } else if (in.data() != out.data()) {
-    std::copy(in.begin(), in.end(), out.begin());
-  }
-  return {pass.close(), pass.stats()};
+  ArrayGradient<T> gradient(in, out);
+  pass.run(gradient);
+  return pass.close();
 }
 
 }  // namespace

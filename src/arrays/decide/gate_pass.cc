@@ -18,6 +18,9 @@ struct Compared {
   double xe_variance = 0;  // of the mean x e
 };
 
+// Reused by the thread that runs backward: an allocation of this size costs more than the gather.
+thread_local std::vector<float> seen_values, treated_values;
+
 // The cosine of x and x + e. Few large values may carry nearly all of x x, and what is compared may
 // miss them, but they have hardly a part in the errors: so e e is related to the x x of the whole
 // sample.
@@ -88,11 +91,48 @@ kernels::StratifiedSample GatePass::sample(std::int64_t size) const {
   return {num_values_, static_cast<std::uint64_t>(size), draw_};
 }
 
-bool GatePass::see(std::span<const float> values) {
-  stats_ = measure_sample(values, num_values_);
+bool GatePass::see(GradientValues& gradient, const kernels::StratifiedSample& sample) {
+  gradient.gather(sample, 1, seen_values);
+  stats_ = measure_sample(seen_values, num_values_);
+  has_seen_ = true;
   report_.sparsity = stats_.zero_fraction;
   report_.nonfinite = static_cast<std::int64_t>(stats_.nonfinite);
   return stats_.num_finite() > 0;
+}
+
+void GatePass::run(TreatedGradient& gradient) {
+  const kernels::StratifiedSample sample = this->sample(options().sample_size);
+  if (!see(gradient, sample) || !is_open()) {
+    gradient.leave();
+    return;
+  }
+  // The largest values are rare, a sample misses them, and saturation would clip exactly what
+  // matters most.
+  if (options().settings.bits > 0) stats_.max_abs = gradient.max_abs();
+  treated(gradient.apply(decide()));
+  constexpr std::uint64_t kCompared = 4096;  // about; more add little precision
+  const std::uint64_t every = (sample.size() + kCompared - 1) / kCompared;
+  gradient.gather(sample, every, treated_values);
+  compare(every, treated_values);
+}
+
+double GatePass::zero_fraction(GradientValues& gradient) {
+  constexpr std::int64_t kZeroSample = 4096;
+  see(gradient, sample(kZeroSample));
+  return stats_.zero_fraction;
+}
+
+Treatment GatePass::prune(GradientValues& gradient) {
+  if (!see(gradient, sample(options().sample_size))) return {};
+  decide();
+  const double threshold = treatment_.threshold, zeros = stats_.zero_fraction;
+  if (!(threshold > 0) || zeros == 1) return treatment_;
+  // |T - x| / |x| is 2 (1 - |x| / threshold) on average for a value below the threshold, so its
+  // mean follows from the zeros that are made.
+  report_.cosine = expected_cosine(stats_, threshold, ThresholdMethod::kEmpirical);
+  report_.relative_error =
+      2 * (expected_sparsity(stats_, threshold, ThresholdMethod::kEmpirical) - zeros) / (1 - zeros);
+  return treatment_;
 }
 
 Treatment GatePass::decide() {
@@ -127,13 +167,12 @@ void GatePass::multiplied(std::uint64_t num_survivors) {
   report_.sparsity = 1 - static_cast<double>(num_survivors) / static_cast<double>(num_values_);
 }
 
-void GatePass::compare(std::span<const float> before, std::uint64_t every,
-                       std::span<const float> after) {
+void GatePass::compare(std::uint64_t every, std::span<const float> after) {
   Compared sums;
   double relative = 0, shift = 0, magnitude = 0;
   std::int64_t finite = 0, nonzero = 0;
   for (std::size_t i = 0; i < after.size(); ++i) {
-    const double x = before[i * every], error = after[i] - x;
+    const double x = seen_values[i * every], error = after[i] - x;
     if (!std::isfinite(x)) continue;
     sums.xx += x * x;
     sums.xe += x * error;
@@ -157,22 +196,12 @@ void GatePass::compare(std::span<const float> before, std::uint64_t every,
   report_.bias = magnitude > 0 ? shift / magnitude : 0;
 }
 
-void GatePass::expect() {
-  const double threshold = treatment_.threshold, zeros = stats_.zero_fraction;
-  if (!(threshold > 0) || zeros == 1) return;
-  // |T - x| / |x| is 2 (1 - |x| / threshold) on average for a value below the threshold, so its
-  // mean follows from the zeros that are made.
-  report_.cosine = expected_cosine(stats_, threshold, ThresholdMethod::kEmpirical);
-  report_.relative_error =
-      2 * (expected_sparsity(stats_, threshold, ThresholdMethod::kEmpirical) - zeros) / (1 - zeros);
-}
-
-GateReport GatePass::close() {
+GatePassage GatePass::close() {
   report_.calls = ++gate_.calls;
   report_.log_std = stats_.log_std;
   report_.threshold = gate_.in_force.threshold;
   report_.quantizer = gate_.in_force.quantizer;
-  return report_;
+  return {report_, stats_};
 }
 
 }  // namespace slimgrad

@@ -1,12 +1,5 @@
-// One backward pass through a gate, step by step, for callers that supply the gradient: an array, a
-// tensor on some device, or the product of a layer that multiplies what is left.
-//
-//   sample()    which elements to look at
-//   see()       their values
-//   decide()    what to do with the gradient
-//   treated()   what that did, or multiplied()
-//   compare()   what the sample looks like now, or expect()
-//   close()     the report; the state is one call on
+// One backward pass through a gate, for callers that supply the gradient: an array, a tensor on
+// some device, or the product of a layer that multiplies what is left.
 //
 // Cost: a gather of up to kSampleSize values and a fit to them, about 0.15 ms.
 #ifndef SLIMGRAD_ARRAYS_DECIDE_GATE_PASS_H_
@@ -24,50 +17,66 @@
 
 namespace slimgrad {
 
+// The elements of a gradient, wherever they are.
+class GradientValues {
+ public:
+  virtual ~GradientValues() = default;
+  // The values at every `every`-th position of the sample, counted in the order of memory.
+  virtual void gather(const kernels::StratifiedSample& sample, std::uint64_t every,
+                      std::vector<float>& out) = 0;
+};
+
+// A gradient that is written as the gate leaves it.
+class TreatedGradient : public GradientValues {
+ public:
+  virtual double max_abs() = 0;  // the largest finite magnitude; 0 if there is none
+  // Afterwards gather() gives treated values.
+  virtual ApplyCounts apply(const Treatment& treatment) = 0;
+  virtual void leave() = 0;  // as it is
+};
+
 class GatePass {
  public:
   // `num_values` of the gradient, whose elements are of `type`.
   GatePass(GateState& gate, std::uint64_t num_values, DType type, std::int64_t stream);
 
+  // Measures, decides, treats and compares.
+  void run(TreatedGradient& gradient);
+
+  // The same for a product that is computed with the gradient and does not write it: whether it may
+  // be sparse, decided from the sparsity that is wanted or that there is, what is to be pruned, and
+  // how much was left.
+
   // Whether the gradient is neither too small nor in the warm-up, which the caller may ignore.
   bool is_open(bool in_warmup_too = false) const;
   // The sparsity that is wanted now; 0 if nothing is to be pruned.
   double sparsity() const;
-  // Seeds what this pass draws.
-  std::uint64_t draw() const { return draw_; }
-
-  kernels::StratifiedSample sample() const { return sample(options().sample_size); }
-  kernels::StratifiedSample sample(std::int64_t size) const;
-  // The values of a sample. Returns whether any is finite: else there is nothing to decide.
-  bool see(std::span<const float> values);
-  const TensorStats& stats() const { return stats_; }
-
-  // A quantizer wants the gradient's own maximum: the largest values are rare, a sample misses
-  // them, and saturation would clip exactly what matters most.
-  bool wants_max_abs() const { return options().settings.bits > 0; }
-  void set_max_abs(double max_abs) { stats_.max_abs = max_abs; }
-
-  // REQUIRES: is_open(), and see() was true.
-  Treatment decide();
-
-  void treated(const ApplyCounts& counts);
+  // Of a small sample: enough to say how sparse a gradient is that is used as it is.
+  double zero_fraction(GradientValues& gradient);
+  // Nothing if no value of the sample is finite. The report has expectations over the draw.
+  Treatment prune(GradientValues& gradient);
   void multiplied(std::uint64_t num_survivors);
-  // `after` has every `every`-th of the values that see() got, treated.
-  void compare(std::span<const float> before, std::uint64_t every, std::span<const float> after);
-  // The same where the treated gradient is not written: expectations over the draw.
-  void expect();
-  // compare() wants about this number of values; more add little precision.
-  static constexpr std::uint64_t kCompared = 4096;
 
-  GateReport close();
+  // The state is one call on.
+  GatePassage close();
+  // Whether the gradient was looked at: else the passage has no statistics.
+  bool has_seen() const { return has_seen_; }
 
  private:
   const GateOptions& options() const { return gate_.options; }
+  kernels::StratifiedSample sample(std::int64_t size) const;
+  // Measures a sample, and returns whether any value is finite: else there is nothing to decide.
+  bool see(GradientValues& gradient, const kernels::StratifiedSample& sample);
+  Treatment decide();
+  void treated(const ApplyCounts& counts);
+  // `after` has every `every`-th of the values that see() got, treated.
+  void compare(std::uint64_t every, std::span<const float> after);
 
   GateState& gate_;
   std::uint64_t num_values_;
   DType type_;
-  std::uint64_t draw_;
+  std::uint64_t draw_;  // seeds what this pass draws
+  bool has_seen_ = false;
   TensorStats stats_;
   Treatment treatment_;
   GateReport report_;

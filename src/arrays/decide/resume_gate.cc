@@ -1,11 +1,15 @@
 // resume_gate(): which settings differ, what follows from them, and the state that comes of it.
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <slimgrad/gate.h>
 
+#include "arrays/decide/gate_fields.h"
 #include "arrays/decide/gate_pass.h"
 
 namespace slimgrad {
@@ -21,89 +25,76 @@ std::string text_of(double value, int digits = 17) {
 }
 std::string text_of(std::int64_t value) { return std::to_string(value); }
 std::string text_of(bool value) { return value ? "True" : "False"; }
-std::string text_of(std::string_view name) { return std::string(1, '\'').append(name) + '\''; }
-
-std::string bits_text(int bits) { return bits == 0 ? "none" : std::to_string(bits); }
-std::string format_text(const std::optional<FloatFormat>& format) {
-  return format ? text_of(std::string_view(format->name())) : "none";
+std::string text_of(int bits) { return bits == 0 ? "none" : std::to_string(bits); }
+std::string in_quotes(std::string_view name) { return std::string(1, '\'').append(name) + '\''; }
+template <typename Enum>
+requires std::is_enum_v<Enum> std::string text_of(Enum value) {
+  return in_quotes(EnumNames<Enum>::name(value));
 }
-// As users say it: the inverse of the grid's scale, which is what is rounded twice then.
-std::string loss_scale_text(double fixed_scale) {
-  return fixed_scale > 0 ? text_of(1 / fixed_scale, 12) : "none";
+std::string text_of(const std::optional<FloatFormat>& format) {
+  return format ? in_quotes(format->name()) : "none";
 }
-std::string schedule_text(const std::vector<SparsityAt>& schedule) {
+std::string text_of(const std::vector<SparsityAt>& schedule) {
   if (schedule.empty()) return "none";
   std::string text;
   for (const auto& [call, sparsity] : schedule)
     text += (text.empty() ? "{" : ", ") + text_of(call) + ": " + text_of(sparsity);
   return text + "}";
 }
+// As users say it: the inverse of the grid's scale, which is what is rounded twice then.
+std::string loss_scale_text(double fixed_scale) {
+  return fixed_scale > 0 ? text_of(1 / fixed_scale, 12) : "none";
+}
 
 // Collects the settings that differ, and whether something follows from one that does.
 class Comparison {
  public:
   Comparison(const GateState& ours, const GateState& saved) {
-    compare_sparsity(ours, saved);
-    compare_scale(ours, saved);
-    compare_treatment(ours.options.settings, saved.options.settings);
-    const GateOptions &a = ours.options, &b = saved.options;
-    // What the treatment in force was chosen from; and what only the passes to come follow from.
-    treatment_ |= differ("sample", text_of(a.sample_size), text_of(b.sample_size));
-    differ("min_elements", text_of(a.min_elements), text_of(b.min_elements));
-    differ("refresh", text_of(a.refresh_every), text_of(b.refresh_every));
-    differ("warmup", text_of(a.warmup), text_of(b.warmup));
+    visit_gate_fields(
+        [&](const GateField& field, const auto& a, const auto& b) {
+          if (*field.setting != '\0') compare(field, a, b);
+        },
+        ours, saved);
+    std::ranges::stable_sort(words_, {}, &Words::first);
   }
 
-  bool sparsity() const { return sparsity_; }
-  bool scale() const { return scale_; }
-  bool treatment() const { return treatment_ || sparsity_ || scale_; }
-  const std::vector<std::string>& words() const { return words_; }
+  bool changes(Follows what) const {
+    return std::ranges::find(words_, what, &Words::first) != words_.end();
+  }
+  std::vector<std::string> words() const {
+    std::vector<std::string> words;
+    for (const auto& [follows, text] : words_) words.push_back(text);
+    return words;
+  }
 
  private:
-  // Settings are equal if their texts are: these have all that there is to a setting.
-  bool differ(const char* name, const std::string& ours, const std::string& saved) {
-    if (ours == saved) return false;
-    words_.push_back(std::string(name) + " " + ours + ", the state has " + saved);
-    return true;
-  }
+  using Words = std::pair<Follows, std::string>;
 
-  void compare_sparsity(const GateState& ours, const GateState& saved) {
-    const GateOptions &a = ours.options, &b = saved.options;
-    sparsity_ |= differ("sparsity", text_of(ours.target), text_of(saved.target));
-    sparsity_ |= differ("schedule", schedule_text(a.schedule), schedule_text(b.schedule));
-    sparsity_ |= differ("allocation", text_of(objective_name(a.allocation)),
-                        text_of(objective_name(b.allocation)));
-  }
-
-  void compare_scale(const GateState& ours, const GateState& saved) {
-    const GateOptions &a = ours.options, &b = saved.options;
-    // A dynamic loss scale was found on the grid of its format: on another one it begins anew.
-    scale_ |= differ("bits", bits_text(a.settings.bits), bits_text(b.settings.bits));
-    scale_ |= differ("format", format_text(a.settings.format), format_text(b.settings.format));
-    if (ours.asked_scale != saved.asked_scale) {
-      scale_ = true;
-      differ("loss scale", loss_scale_text(ours.asked_scale), loss_scale_text(saved.asked_scale)) ||
-          differ("fixed scale", text_of(ours.asked_scale), text_of(saved.asked_scale));
+  // Settings are equal if their texts are: these have all that there is to a setting. A scale is
+  // said as a loss scale, unless two differ in what that leaves out.
+  template <typename T>
+  void compare(const GateField& field, const T& ours, const T& saved) {
+    if constexpr (std::is_same_v<T, std::optional<std::uint64_t>> ||
+                  std::is_same_v<T, std::optional<Quantizer>>) {
+      return;  // never settings
+    } else {
+      const char* name = field.setting;
+      std::string a = text_of(ours), b = text_of(saved);
+      if (a == b) return;
+      if constexpr (std::is_same_v<T, double>) {
+        if (field.follows == Follows::kScale) {
+          const std::string loss_a = loss_scale_text(ours), loss_b = loss_scale_text(saved);
+          if (loss_a == loss_b)
+            name = "fixed scale";
+          else
+            a = loss_a, b = loss_b;
+        }
+      }
+      words_.emplace_back(field.follows, std::string(name) + " " + a + ", the state has " + b);
     }
-    scale_ |= differ("dynamic loss scale", text_of(a.dynamic_scale), text_of(b.dynamic_scale));
   }
 
-  void compare_treatment(const GradientSettings& a, const GradientSettings& b) {
-    treatment_ |=
-        differ("kind", text_of(prune_kind_name(a.prune)), text_of(prune_kind_name(b.prune)));
-    treatment_ |= differ("method", text_of(method_name(a.method)), text_of(method_name(b.method)));
-    treatment_ |= differ("split method", text_of(split_method_name(a.split)),
-                         text_of(split_method_name(b.split)));
-    treatment_ |= differ("scale", text_of(scale_method_name(a.scale_method)),
-                         text_of(scale_method_name(b.scale_method)));
-    treatment_ |=
-        differ("rounding", text_of(rounding_name(a.rounding)), text_of(rounding_name(b.rounding)));
-    treatment_ |= differ("underflow", text_of(underflow_name(a.underflow)),
-                         text_of(underflow_name(b.underflow)));
-  }
-
-  std::vector<std::string> words_;
-  bool sparsity_ = false, scale_ = false, treatment_ = false;
+  std::vector<Words> words_;
 };
 
 }  // namespace
@@ -111,6 +102,8 @@ class Comparison {
 std::vector<std::string> resume_gate(GateState& gate, const GateState& saved) {
   check_gate_state(saved, "resume_gate");
   const Comparison comparison(gate, saved);
+  const bool other_sparsity = comparison.changes(Follows::kSparsity),
+             other_scale = comparison.changes(Follows::kScale);
   GateState resumed = saved;
   resumed.options = gate.options;
   resumed.options.seed = saved.options.seed;
@@ -118,12 +111,12 @@ std::vector<std::string> resume_gate(GateState& gate, const GateState& saved) {
   resumed.asked_scale = gate.asked_scale;
 
   GradientSettings& settings = resumed.options.settings;
-  settings.sparsity = comparison.sparsity()
+  settings.sparsity = other_sparsity
                           ? scheduled_sparsity(gate.options.schedule, saved.calls, gate.target)
                           : saved.options.settings.sparsity;
-  settings.fixed_scale = comparison.scale() ? gate.asked_scale : saved.options.settings.fixed_scale;
-  if (comparison.scale()) resumed.good_steps = 0;
-  resumed.due |= comparison.treatment();
+  settings.fixed_scale = other_scale ? gate.asked_scale : saved.options.settings.fixed_scale;
+  if (other_scale) resumed.good_steps = 0;
+  resumed.due |= other_sparsity || other_scale || comparison.changes(Follows::kTreatment);
   gate = resumed;
   return comparison.words();
 }

@@ -206,6 +206,14 @@ double remaining_zeros(const std::vector<Layer>& layers, const std::vector<bool>
   return std::clamp(wanted, least, most);
 }
 
+// Statistics that were measured have a histogram, unless every value was zero.
+ThresholdMethod default_method(std::span<const TensorStats> layers) {
+  const bool measured = std::ranges::all_of(layers, [](const TensorStats& stats) {
+    return stats.num_nonzero() == 0 || stats.histogram.total() > 0;
+  });
+  return measured ? ThresholdMethod::kEmpirical : ThresholdMethod::kLognormal;
+}
+
 }  // namespace
 
 std::string_view objective_name(AllocationObjective objective) {
@@ -217,8 +225,9 @@ AllocationObjective parse_allocation_objective(std::string_view name) {
 }
 
 std::vector<LayerAllocation> allocate(std::span<const TensorStats> layer_stats, double sparsity,
-                                      AllocationObjective objective, ThresholdMethod method,
-                                      double cap, std::span<const CosineTarget> targets,
+                                      AllocationObjective objective,
+                                      std::optional<ThresholdMethod> method, double cap,
+                                      std::span<const CosineTarget> targets,
                                       OutOfReach out_of_reach) {
   check(!layer_stats.empty(), kOp, "at least one layer", "none");
   check(sparsity >= 0 && sparsity < 1, kOp, "0 <= sparsity < 1", sparsity);
@@ -228,7 +237,8 @@ std::vector<LayerAllocation> allocate(std::span<const TensorStats> layer_stats, 
   check(objective != AllocationObjective::kTargets || !targets.empty(), kOp,
         "at least one target with the objective targets", "none");
   std::vector<Layer> layers;
-  for (const TensorStats& stats : layer_stats) layers.push_back(make_layer(stats, method, cap));
+  const ThresholdMethod law = method.value_or(default_method(layer_stats));
+  for (const TensorStats& stats : layer_stats) layers.push_back(make_layer(stats, law, cap));
 
   std::vector<double> log_alphas(layers.size(), kNoPruning);
   const std::vector<bool> free = fix_targets(layers, targets, log_alphas);

@@ -46,7 +46,7 @@ std::optional<StepTable> exact_steps(std::string_view name, const ActivationPara
 StepTable layer_steps(std::string_view activation, const ActivationParams& params, int bits,
                       double low, double high, StepWeight weight) {
   if (std::optional<StepTable> exact = exact_steps(activation, params)) return *exact;
-  return optimal_steps(activation_target(activation, params), bits, low, high, weight);
+  return steps(activation_target(activation, params), bits, low, high, weight);
 }
 
 }  // namespace slimgrad

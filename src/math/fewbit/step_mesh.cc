@@ -11,7 +11,7 @@
 namespace slimgrad {
 namespace {
 
-constexpr std::string_view kOp = "optimal_steps";
+constexpr std::string_view kOp = "steps";
 using Gauss = boost::math::quadrature::gauss<double, 10>;
 constexpr std::size_t kNumPoints = 10;
 

@@ -15,7 +15,7 @@
 namespace slimgrad {
 namespace {
 
-constexpr std::string_view kOp = "optimal_steps";
+constexpr std::string_view kOp = "steps";
 constexpr NameTable<StepWeight, 2> kWeightNames{
     {{StepWeight::kUniform, "uniform"}, {StepWeight::kNormal, "normal"}}};
 
@@ -136,8 +136,8 @@ StepWeight parse_step_weight(std::string_view name) {
   return parse_name(kWeightNames, "parse_step_weight", "weight", name);
 }
 
-StepTable optimal_steps(const StepTarget& target, int bits, double low, double high,
-                        const std::function<double(double)>& weight) {
+StepTable steps(const StepTarget& target, int bits, double low, double high,
+                const std::function<double(double)>& weight) {
   check_arguments(target, bits, low, high);
   check(weight != nullptr, kOp, "a function as weight", "an empty std::function");
   if (target.even) check_even(target, low, high);
@@ -151,17 +151,14 @@ StepTable optimal_steps(const StepTarget& target, int bits, double low, double h
   return table;
 }
 
-StepTable optimal_steps(const StepTarget& target, int bits, double low, double high,
-                        StepWeight weight) {
+StepTable steps(const StepTarget& target, int bits, double low, double high, StepWeight weight) {
   if (weight == StepWeight::kNormal)
-    return optimal_steps(target, bits, low, high, std::function<double(double)>(normal_density));
-  return optimal_steps(target, bits, low, high,
-                       std::function<double(double)>([](double) { return 1.0; }));
+    return steps(target, bits, low, high, std::function<double(double)>(normal_density));
+  return steps(target, bits, low, high, std::function<double(double)>([](double) { return 1.0; }));
 }
 
-StepTable optimal_steps(std::string_view activation, int bits, double low, double high,
-                        StepWeight weight) {
-  return optimal_steps(activation_target(activation), bits, low, high, weight);
+StepTable steps(std::string_view activation, int bits, double low, double high, StepWeight weight) {
+  return steps(activation_target(activation), bits, low, high, weight);
 }
 
 }  // namespace slimgrad

@@ -44,6 +44,12 @@ inline Quantizer quantizer_of(std::int64_t exponent_bits, std::int64_t mantissa_
           parse_rounding(rounding), parse_underflow(underflow)};
 }
 
+// Whether rounding with it draws random numbers.
+inline bool quantizer_draws(const Quantizer& quantizer) {
+  return quantizer.rounding == Rounding::kStochastic ||
+         quantizer.underflow == Underflow::kStochastic;
+}
+
 // Whether x is worked on where it lies.
 inline bool is_dense(const at::Tensor& x) { return x.is_non_overlapping_and_dense(); }
 

@@ -6,6 +6,7 @@
 #include "torch/apply/apply.h"
 #include "torch/checks.h"
 #include "torch/errors.h"
+#include "torch/fresh_seed.h"
 #include "torch/no_gradient.h"
 
 namespace slimgrad::torch_ops {
@@ -45,21 +46,18 @@ struct Shapes {
   }
 };
 
-// A seed that is a symbol during tracing does not matter there.
-std::uint64_t seed_of(std::int64_t seed) { return static_cast<std::uint64_t>(seed); }
-std::uint64_t seed_of(const c10::SymInt&) { return 0; }
-
 template <typename Seed>
 OpTreatment quantize_with(std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
                           std::string_view rounding, std::string_view underflow, Seed seed) {
+  const Quantizer quantizer =
+      quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow);
   return {"quantize",
-          {.quantizer = quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow),
-           .seed = seed_of(seed)}};
+          {.quantizer = quantizer, .seed = seed_or_draw(seed, quantizer_draws(quantizer))}};
 }
 
 template <typename Seed>
 OpTreatment prune_with(double threshold, Seed seed) {
-  return {"prune", {.threshold = threshold, .seed = seed_of(seed)}};
+  return {"prune", {.threshold = threshold, .seed = seed_or_draw(seed, true)}};
 }
 
 template <typename Seed>
@@ -69,7 +67,7 @@ OpTreatment prune_quantize_with(double threshold, std::int64_t exponent_bits,
   return {"prune_quantize",
           {.threshold = threshold,
            .quantizer = quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow),
-           .seed = seed_of(seed)}};
+           .seed = seed_or_draw(seed, true)}};
 }
 
 // way(with(arguments), x) as functions with the signatures of the schemas.
@@ -103,12 +101,12 @@ std::vector<std::int64_t> parse_float_choice_op(std::string_view text) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { register_ways<Cpu, std::int64_t>(m); }
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { register_ways<Cpu, std::optional<std::int64_t>>(m); }
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
-  register_ways<Aten, std::int64_t>(m);
+  register_ways<Aten, std::optional<std::int64_t>>(m);
   m.impl("parse_float_choice", parse_float_choice_op);
 }
-TORCH_LIBRARY_IMPL(slimgrad, Meta, m) { register_ways<Shapes, c10::SymInt>(m); }
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) { register_ways<Shapes, std::optional<c10::SymInt>>(m); }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   for (const char* name :
        {"quantize", "quantize_", "prune", "prune_", "prune_quantize", "prune_quantize_"})

@@ -17,6 +17,7 @@
 #include "torch/checks.h"
 #include "torch/elements.h"
 #include "torch/errors.h"
+#include "torch/fresh_seed.h"
 #include "torch/no_gradient.h"
 #include "torch/threads.h"
 
@@ -53,10 +54,11 @@ void check_packed_size(const at::Tensor& packed, const at::Tensor& out, const Fl
 
 at::Tensor pack_cpu(const at::Tensor& x, std::int64_t exponent_bits, std::int64_t mantissa_bits,
                     double scale, std::string_view rounding, std::string_view underflow,
-                    std::int64_t seed) {
+                    std::optional<std::int64_t> given_seed) {
   check_float_dtype(x, "pack");
   const Quantizer quantizer =
       quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow);
+  const std::uint64_t seed = seed_or_draw(given_seed, quantizer_draws(quantizer));
   const at::Tensor in = x.contiguous();
   const auto size_of = [&](std::size_t num_values) {
     return packed_size(quantizer.format, num_values);
@@ -71,7 +73,7 @@ at::Tensor pack_cpu(const at::Tensor& x, std::int64_t exponent_bits, std::int64_
     pack(std::span<const T>(), {}, quantizer, 0);  // checks the arguments of an empty tensor, too
     for_pieces(num_values, [&](std::size_t first, std::size_t count) {
       num_nonfinite += pack(from.subspan(first, count), to.subspan(size_of(first), size_of(count)),
-                            quantizer, static_cast<std::uint64_t>(seed), first)
+                            quantizer, seed, first)
                            .nonfinite;
     });
   });
@@ -102,10 +104,11 @@ at::Tensor unpack_cpu(const at::Tensor& packed, at::IntArrayRef size, std::int64
 
 at::Tensor pack_aten(const at::Tensor& x, std::int64_t exponent_bits, std::int64_t mantissa_bits,
                      double scale, std::string_view rounding, std::string_view underflow,
-                     std::int64_t seed) {
-  const Treatment treatment = {
-      .quantizer = quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow),
-      .seed = static_cast<std::uint64_t>(seed)};
+                     std::optional<std::int64_t> seed) {
+  const Quantizer quantizer =
+      quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow);
+  const Treatment treatment = {.quantizer = quantizer,
+                               .seed = seed_or_draw(seed, quantizer_draws(quantizer))};
   const at::Tensor codes = encode_aten("pack", treatment, x).reshape({-1, 1});
   check_finite(static_cast<std::uint64_t>((~x.isfinite()).sum().item<std::int64_t>()));
   const int bits = treatment.quantizer->format.bits();
@@ -150,7 +153,7 @@ at::Tensor unpack_aten(const at::Tensor& packed, at::IntArrayRef size, std::int6
 
 at::Tensor pack_meta(const at::Tensor& x, std::int64_t exponent_bits, std::int64_t mantissa_bits,
                      double scale, std::string_view rounding, std::string_view underflow,
-                     c10::SymInt) {
+                     std::optional<c10::SymInt>) {
   check_float_dtype(x, "pack");
   const Quantizer quantizer =
       quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include <slimgrad/payload.h>
@@ -32,6 +33,19 @@ inline EncodeOptions encode_options(std::string_view kind, std::int64_t bits,
   options.rounding = quantizer.rounding;
   options.survivors = parse_survivors(survivors);
   return options;
+}
+
+inline void set_values(EncodeOptions& options, double scale, double threshold,
+                       std::optional<std::int64_t> seed) {
+  options.scale = scale;
+  options.threshold = threshold;
+  if (seed) options.seed = static_cast<std::uint64_t>(*seed);
+}
+
+// How many bytes a reader accepts; without a number, all.
+inline std::uint64_t byte_limit(std::optional<std::int64_t> max_bytes) {
+  constexpr auto kAll = static_cast<std::int64_t>(kNoByteLimit);
+  return static_cast<std::uint64_t>(std::clamp<std::int64_t>(max_bytes.value_or(kAll), 0, kAll));
 }
 
 }  // namespace slimgrad::torch_ops

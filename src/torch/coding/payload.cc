@@ -12,23 +12,24 @@
 #include <tuple>
 #include <vector>
 
-#include <slimgrad/payload.h>
+#include <slimgrad/tensor_files.h>
 
 #include "torch/checks.h"
 #include "torch/coding/encode_options.h"
 #include "torch/elements.h"
 #include "torch/errors.h"
+#include "torch/fresh_seed.h"
 #include "torch/no_gradient.h"
 #include "torch/threads.h"
 
 namespace slimgrad::torch_ops {
 namespace {
 
-EncodeOptions with_values(EncodeOptions options, double scale, double threshold,
-                          std::int64_t seed) {
-  options.scale = scale;
-  options.threshold = threshold;
-  options.seed = static_cast<std::uint64_t>(seed);
+// Draws a seed if there is none and one is needed.
+EncodeOptions with_seed(EncodeOptions options) {
+  if (!options.seed)
+    options.seed =
+        seed_or_draw(std::optional<std::int64_t>(), options.rounding == Rounding::kStochastic);
   return options;
 }
 
@@ -42,14 +43,9 @@ TensorView view_of(const at::Tensor& x) {
   return view;
 }
 
-at::Tensor encode_cpu(const at::Tensor& x, std::string_view mode, std::int64_t bits,
-                      std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
-                      double threshold, std::string_view survivors, std::string_view coder,
-                      std::string_view model, std::string_view rounding, std::int64_t seed) {
+at::Tensor encode_tensor(const at::Tensor& x, const EncodeOptions& options) {
   const at::Tensor in = x.contiguous();
-  const EncodeOptions options =
-      encode_options(mode, bits, exponent_bits, mantissa_bits, survivors, coder, model, rounding);
-  PayloadEncoder encoder(view_of(in), with_values(options, scale, threshold, seed));
+  PayloadEncoder encoder(view_of(in), with_seed(options));
   for_ranges(encoder.num_blocks(), 1, [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
   const at::Tensor payload = at::empty({static_cast<std::int64_t>(encoder.finish())},
                                        at::TensorOptions().dtype(at::kByte));
@@ -57,27 +53,46 @@ at::Tensor encode_cpu(const at::Tensor& x, std::string_view mode, std::int64_t b
   return payload;
 }
 
-// Returns the size of the payload, a scalar: what changes an argument may not return a part of it.
-at::Tensor encode_into_cpu(const at::Tensor& x, std::string_view kind, std::int64_t bits,
-                           std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
-                           double threshold, std::string_view survivors, std::string_view coder,
-                           std::string_view model, std::string_view rounding, std::int64_t seed,
-                           const at::Tensor& out) {
+// Returns the size of the payload.
+std::int64_t encode_tensor_into(const at::Tensor& x, const EncodeOptions& options,
+                                const at::Tensor& out) {
   check(out.scalar_type() == at::kByte && out.dim() == 1 && out.is_contiguous(), "encode",
         "out to be a contiguous uint8 tensor of one dimension", c10::toString(out.scalar_type()),
         " with ", out.dim(), " dimensions", out.is_contiguous() ? "" : ", not contiguous");
   at::assert_no_overlap(out, x);
   const at::Tensor in = x.contiguous();
   const std::span<std::uint8_t> room = mutable_elements<std::uint8_t>(out);
-  const EncodeOptions options =
-      encode_options(kind, bits, exponent_bits, mantissa_bits, survivors, coder, model, rounding);
-  PayloadEncoder encoder(view_of(in), with_values(options, scale, threshold, seed), room);
+  PayloadEncoder encoder(view_of(in), with_seed(options), room);
   for_ranges(encoder.num_blocks(), 1, [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
   const std::size_t size = encoder.finish();
   check(size <= room.size(), "encode", "room for the payload in out", room.size(), " bytes for ",
         size);
   encoder.write(room.first(size));
-  return at::scalar_tensor(static_cast<std::int64_t>(size), at::TensorOptions().dtype(at::kLong));
+  return static_cast<std::int64_t>(size);
+}
+
+at::Tensor encode_cpu(const at::Tensor& x, std::string_view mode, std::int64_t bits,
+                      std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
+                      double threshold, std::string_view survivors, std::string_view coder,
+                      std::string_view model, std::string_view rounding,
+                      std::optional<std::int64_t> seed) {
+  EncodeOptions options =
+      encode_options(mode, bits, exponent_bits, mantissa_bits, survivors, coder, model, rounding);
+  set_values(options, scale, threshold, seed);
+  return encode_tensor(x, options);
+}
+
+// The size is a tensor, a scalar: what changes an argument may not return a part of it.
+at::Tensor encode_into_cpu(const at::Tensor& x, std::string_view kind, std::int64_t bits,
+                           std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
+                           double threshold, std::string_view survivors, std::string_view coder,
+                           std::string_view model, std::string_view rounding,
+                           std::optional<std::int64_t> seed, const at::Tensor& out) {
+  EncodeOptions options =
+      encode_options(kind, bits, exponent_bits, mantissa_bits, survivors, coder, model, rounding);
+  set_values(options, scale, threshold, seed);
+  return at::scalar_tensor(encode_tensor_into(x, options, out),
+                           at::TensorOptions().dtype(at::kLong));
 }
 
 void check_payload(const at::Tensor& payload, const char* op) {
@@ -109,21 +124,31 @@ void decode_blocks(const PayloadDecoder& decoder, const at::Tensor& out) {
              [&](std::size_t i, std::size_t end) { decoder.run(i, end, to); });
 }
 
+[[noreturn]] void throw_too_large(const PayloadInfo& info, const std::string& room) {
+  throw PayloadError(PayloadErrorCode::kTooLarge, "[decode] the payload stands for " +
+                                                      std::to_string(info.num_bytes()) +
+                                                      " bytes, more than " + room);
+}
+
+void check_limit(const PayloadInfo& info, std::optional<std::int64_t> max_bytes) {
+  const std::uint64_t limit = byte_limit(max_bytes);
+  if (info.num_bytes() > limit) throw_too_large(info, std::to_string(limit));
+}
+
 at::Tensor empty_for(const PayloadInfo& info, at::IntArrayRef sizes) {
   try {
     return at::empty(sizes, at::TensorOptions().dtype(scalar_type_of(info.dtype)));
   } catch (const c10::Error&) {
-    throw PayloadError(PayloadErrorCode::kTooLarge, "[decode] the payload stands for " +
-                                                        std::to_string(info.num_bytes()) +
-                                                        " bytes, more than there is memory for");
+    throw_too_large(info, "there is memory for");
   }
 }
 
-at::Tensor decode_cpu(const at::Tensor& payload) {
+at::Tensor decode_cpu(const at::Tensor& payload, std::optional<std::int64_t> max_bytes) {
   check_payload(payload, "decode");
   const at::Tensor bytes = payload.contiguous();
   const PayloadDecoder decoder(elements<std::uint8_t>(bytes));
   const PayloadInfo& info = decoder.info();
+  check_limit(info, max_bytes);
   std::vector<std::int64_t> sizes = sizes_of(info);
   if (info.fortran_order) std::reverse(sizes.begin(), sizes.end());
   const at::Tensor out = empty_for(info, sizes);
@@ -131,7 +156,8 @@ at::Tensor decode_cpu(const at::Tensor& payload) {
   return in_payload_order(out, info);
 }
 
-void decode_into_cpu(const at::Tensor& payload, const at::Tensor& out) {
+void decode_into_cpu(const at::Tensor& payload, const at::Tensor& out,
+                     std::optional<std::int64_t> max_bytes) {
   check_payload(payload, "decode");
   at::assert_no_overlap(out, payload);
   const at::Tensor bytes = payload.contiguous();
@@ -141,7 +167,9 @@ void decode_into_cpu(const at::Tensor& payload, const at::Tensor& out) {
   const bool is_alike =
       out.scalar_type() == scalar_type_of(info.dtype) && out.sizes() == at::IntArrayRef(sizes);
   const bool fits = is_alike && in_payload_order(out, info).is_contiguous();
-  if (!fits) decoder.verify();  // before it is the caller's fault
+  const bool is_small = info.num_bytes() <= byte_limit(max_bytes);
+  if (!fits || !is_small) decoder.verify();  // before it is the caller's fault
+  check_limit(info, max_bytes);
   check(is_alike, "decode", "out of the payload's type and shape", c10::toString(out.scalar_type()),
         ' ', out.sizes(), " for ", c10::toString(scalar_type_of(info.dtype)), ' ',
         at::IntArrayRef(sizes));
@@ -160,9 +188,7 @@ using Inspected =
 // mode, type, shape, scale, (bits, exponent bits, mantissa bits, values a block, blocks, bytes),
 // model, its (shape, scale) and the threshold, survivors.
 Inspected inspect_cpu(const at::Tensor& payload) {
-  check_payload(payload, "inspect");
-  const at::Tensor bytes = payload.contiguous();
-  const PayloadInfo info = inspect(elements<std::uint8_t>(bytes));
+  const PayloadInfo info = inspect(payload);
   const std::vector<std::int64_t> shape(info.shape.begin(), info.shape.end());
   const std::vector<std::int64_t> numbers = {info.bits,
                                              info.exponent_bits,
@@ -191,3 +217,40 @@ TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
 }
 
 }  // namespace slimgrad::torch_ops
+
+namespace slimgrad {
+
+at::Tensor encode(const at::Tensor& x, const EncodeOptions& options) {
+  torch_ops::check_values(x, "encode");
+  check(options.replaced.empty(), "encode", "no memory to replace, with a tensor", "some");
+  return torch_ops::encode_tensor(x.detach().cpu(), options);
+}
+
+at::Tensor encode_into(const at::Tensor& x, const EncodeOptions& options, const at::Tensor& out) {
+  torch_ops::check_values(x, "encode");
+  torch_ops::check_values(out, "encode", "out");
+  check(options.replaced.empty(), "encode", "no memory to replace, with a tensor", "some");
+  return out.slice(0, 0, torch_ops::encode_tensor_into(x.detach().cpu(), options, out));
+}
+
+at::Tensor decode(const at::Tensor& payload, std::uint64_t max_bytes) {
+  torch_ops::check_values(payload, "decode", "payload");
+  return torch_ops::decode_cpu(payload.cpu(),
+                               static_cast<std::int64_t>(std::min(max_bytes, kNoByteLimit)));
+}
+
+at::Tensor decode_into(const at::Tensor& payload, const at::Tensor& out) {
+  torch_ops::check_values(payload, "decode", "payload");
+  torch_ops::check_values(out, "decode", "out");
+  torch_ops::decode_into_cpu(payload.cpu(), out, std::nullopt);
+  return out;
+}
+
+PayloadInfo inspect(const at::Tensor& payload) {
+  torch_ops::check_values(payload, "inspect", "payload");
+  torch_ops::check_payload(payload, "inspect");
+  const at::Tensor bytes = payload.cpu().contiguous();
+  return inspect(torch_ops::elements<std::uint8_t>(bytes));
+}
+
+}  // namespace slimgrad

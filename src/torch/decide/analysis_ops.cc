@@ -106,8 +106,8 @@ at::Tensor lognormal_stats_op(double log_mean, double log_std, double zero_fract
 
 // A row a layer: sparsity, threshold, cosine, whether it is at the cap.
 at::Tensor allocate_op(at::TensorList layers, double sparsity, std::string_view objective,
-                       std::string_view method, double cap, at::IntArrayRef target_layers,
-                       at::ArrayRef<double> target_cosines) {
+                       std::optional<std::string_view> method, double cap,
+                       at::IntArrayRef target_layers, at::ArrayRef<double> target_cosines) {
   check(target_layers.size() == target_cosines.size(), "allocate",
         "as many target cosines as target layers", target_cosines.size(), " and ",
         target_layers.size());
@@ -117,9 +117,9 @@ at::Tensor allocate_op(at::TensorList layers, double sparsity, std::string_view 
   for (std::size_t i = 0; i < target_layers.size(); ++i)
     targets.push_back({static_cast<std::size_t>(target_layers[i]), target_cosines[i]});
   std::vector<double> rows;
-  for (const LayerAllocation& layer :
-       allocate(stats, sparsity, parse_allocation_objective(objective),
-                parse_threshold_method(method), cap, targets))
+  for (const LayerAllocation& layer : allocate(
+           stats, sparsity, parse_allocation_objective(objective),
+           method ? std::optional(parse_threshold_method(*method)) : std::nullopt, cap, targets))
     rows.insert(rows.end(),
                 {layer.sparsity, layer.threshold, layer.cosine, layer.at_cap ? 1.0 : 0.0});
   return tensor_of(rows).view({-1, 4});
@@ -198,7 +198,7 @@ std::tuple<at::Tensor, at::Tensor, double, bool> steps_op(std::string_view activ
                                                           std::int64_t bits, double low,
                                                           double high, std::string_view weight) {
   const StepTable table =
-      optimal_steps(activation, static_cast<int>(bits), low, high, parse_step_weight(weight));
+      steps(activation, static_cast<int>(bits), low, high, parse_step_weight(weight));
   return {tensor_of(table.borders), tensor_of(table.levels), table.error, table.even};
 }
 
@@ -227,8 +227,9 @@ at::Tensor threshold_meta(const at::Tensor& stats, double, std::string_view) {
 at::Tensor expected_meta(const at::Tensor& stats, double, std::string_view) {
   return meta_of(stats, {});
 }
-at::Tensor allocate_meta(at::TensorList layers, double, std::string_view, std::string_view, double,
-                         at::IntArrayRef, at::ArrayRef<double>) {
+at::Tensor allocation_meta(at::TensorList layers, double, std::string_view,
+                           std::optional<std::string_view>, double, at::IntArrayRef,
+                           at::ArrayRef<double>) {
   return at::empty({static_cast<std::int64_t>(layers.size()), 4}, float64().device(at::kMeta));
 }
 at::Tensor best_format_of_stats_meta(const at::Tensor& stats, std::int64_t, std::string_view,
@@ -278,7 +279,7 @@ TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("threshold", threshold_meta);
   m.impl("expected_sparsity", expected_meta);
   m.impl("expected_cosine", expected_meta);
-  m.impl("allocate", allocate_meta);
+  m.impl("allocate", allocation_meta);
   m.impl("best_format_of_stats", best_format_of_stats_meta);
   m.impl("expected_error", expected_error_meta);
   m.impl("gradient_scale", gradient_scale_meta);

@@ -24,31 +24,38 @@ namespace {
 
 constexpr const char* kOp = "compress_gradient";
 
-// Writes the compressed gradient into `out`, which may be `grad` itself.
+// A tensor without gaps that is written to another one, which may be itself.
+class TensorGradient : public TreatedGradient {
+ public:
+  TensorGradient(const GradientBackend& backend, const at::Tensor& in, const at::Tensor& out)
+      : backend_(backend), values_(in), out_(out) {}
+
+  void gather(const kernels::StratifiedSample& sample, std::uint64_t every,
+              std::vector<float>& out) override {
+    backend_.gather(values_, sample, every, out);
+  }
+  double max_abs() override { return backend_.max_abs(values_); }
+  ApplyCounts apply(const Treatment& treatment) override {
+    const ApplyCounts counts = backend_.apply(treatment, values_, out_);
+    values_ = out_;
+    return counts;
+  }
+  void leave() override {
+    if (!out_.is_same(values_)) out_.copy_(values_);
+  }
+
+ private:
+  const GradientBackend& backend_;
+  at::Tensor values_;
+  const at::Tensor& out_;
+};
+
 void compress(const GradientBackend& backend, const at::Tensor& grad, const at::Tensor& out,
               const at::Tensor& plan, const at::Tensor& stats, std::int64_t stream) {
-  check_layer_stats(stats, kOp);
-  GateState gate = begin_pass(plan, kOp);
-  GatePass pass(gate, static_cast<std::uint64_t>(grad.numel()), dtype_of(grad.scalar_type()),
-                stream);
-  const kernels::StratifiedSample sample = pass.sample();
-  // Reused by the thread that runs backward: an allocation of this size costs more than the gather.
-  static thread_local std::vector<float> before, after;
-  backend.gather(grad, sample, 1, before);
-  if (pass.see(before) && pass.is_open()) {
-    if (pass.wants_max_abs()) pass.set_max_abs(backend.max_abs(grad));
-    pass.treated(backend.apply(pass.decide(), grad, out));
-    const std::uint64_t every = (sample.size() + GatePass::kCompared - 1) / GatePass::kCompared;
-    backend.gather(out, sample, every, after);
-    pass.compare(before, every, after);
-  } else if (!out.is_same(grad)) {
-    out.copy_(grad);
-  }
-  const GateReport report = pass.close();
-  const auto lock = lock_plans();
-  end_pass(gate, plan);
-  write_stats(pass.stats(), stats.mutable_data_ptr<double>());
-  write_report(report, stats);
+  TensorPass pass(plan, stats, grad.numel(), dtype_of(grad.scalar_type()), stream, kOp);
+  TensorGradient gradient(backend, grad, out);
+  pass->run(gradient);
+  pass.close();
 }
 
 template <const GradientBackend& backend>
@@ -71,15 +78,15 @@ void compress_gradient_(at::Tensor grad, at::Tensor plan, at::Tensor stats, std:
 
 at::Tensor compress_gradient_meta(const at::Tensor& grad, at::Tensor plan, at::Tensor stats,
                                   std::int64_t) {
-  check_meta_state(grad, plan, kPlanSize, kOp, "plan");
-  check_meta_state(grad, stats, kLayerStatsSize, kOp, "stats");
+  check_meta_state(grad, plan, plan_size(), kOp, "plan");
+  check_meta_state(grad, stats, layer_stats_size(), kOp, "stats");
   return is_dense(grad) ? at::empty_like(grad)
                         : at::empty_like(grad, grad.options(), at::MemoryFormat::Contiguous);
 }
 void compress_gradient_inplace_meta(at::Tensor grad, at::Tensor plan, at::Tensor stats,
                                     std::int64_t) {
-  check_meta_state(grad, plan, kPlanSize, kOp, "plan");
-  check_meta_state(grad, stats, kLayerStatsSize, kOp, "stats");
+  check_meta_state(grad, plan, plan_size(), kOp, "plan");
+  check_meta_state(grad, stats, layer_stats_size(), kOp, "stats");
 }
 
 }  // namespace

@@ -18,6 +18,8 @@
 namespace slimgrad::torch_ops {
 namespace {
 
+constexpr const char *kAllocate = "allocate_plans_", *kUpdate = "update_loss_scale_";
+
 // The gates behind the plans and statistics of layers; write() brings back what changed.
 class Gates {
  public:
@@ -46,50 +48,53 @@ class Gates {
   std::vector<GateRecord> records_;
 };
 
-void allocate_plans(at::TensorList plans, at::TensorList stats, std::string_view objective,
-                    std::string_view method, double cap, at::IntArrayRef target_layers,
-                    at::ArrayRef<double> target_cosines) {
-  constexpr const char* kOp = "allocate_plans_";
-  Gates gates(plans, stats, kOp);
-  check(target_layers.size() == target_cosines.size(), kOp,
+void allocate_plans_op(at::TensorList plans, at::TensorList stats, std::string_view objective,
+                 std::string_view method, double cap, at::IntArrayRef target_layers,
+                 at::ArrayRef<double> target_cosines) {
+  check(target_layers.size() == target_cosines.size(), kAllocate,
         "as many target cosines as target layers", target_cosines.size(), " and ",
         target_layers.size());
   std::vector<CosineTarget> targets;
   for (std::size_t t = 0; t < target_layers.size(); ++t)
     targets.push_back({static_cast<std::size_t>(target_layers[t]), target_cosines[t]});
-  allocate_sparsity(gates.records(), parse_allocation_objective(objective),
-                    parse_threshold_method(method), cap, targets, kOp);
-  gates.write();
-}
-
-void update_scales(at::TensorList plans, at::TensorList stats, std::int64_t growth_interval) {
-  constexpr const char* kOp = "update_loss_scale_";
-  Gates gates(plans, stats, kOp);
-  update_loss_scale(gates.records(), growth_interval, kOp);
-  gates.write();
+  allocate_plans(plans, stats, parse_allocation_objective(objective),
+                 parse_threshold_method(method), cap, targets);
 }
 
 // Where nothing is computed: some without values beside others that have some are no state.
 void check_meta_plans(at::TensorList plans, at::TensorList stats, const char* op) {
   for (std::size_t i = 0; i < std::min(plans.size(), stats.size()); ++i) {
-    check_meta_state(stats[i], plans[i], kPlanSize, op, "plan");
-    check_meta_state(plans[i], stats[i], kLayerStatsSize, op, "stats");
+    check_meta_state(stats[i], plans[i], plan_size(), op, "plan");
+    check_meta_state(plans[i], stats[i], layer_stats_size(), op, "stats");
   }
 }
 void allocate_meta(at::TensorList plans, at::TensorList stats, std::string_view, std::string_view,
                    double, at::IntArrayRef, at::ArrayRef<double>) {
-  check_meta_plans(plans, stats, "allocate_plans_");
+  check_meta_plans(plans, stats, kAllocate);
 }
 void update_meta(at::TensorList plans, at::TensorList stats, std::int64_t) {
-  check_meta_plans(plans, stats, "update_loss_scale_");
+  check_meta_plans(plans, stats, kUpdate);
 }
 
 }  // namespace
 
+void allocate_plans(at::TensorList plans, at::TensorList stats, AllocationObjective objective,
+                    ThresholdMethod method, double cap, std::span<const CosineTarget> targets) {
+  Gates gates(plans, stats, kAllocate);
+  allocate_sparsity(gates.records(), objective, method, cap, targets, kAllocate);
+  gates.write();
+}
+
+void update_loss_scales(at::TensorList plans, at::TensorList stats, std::int64_t growth_interval) {
+  Gates gates(plans, stats, kUpdate);
+  update_loss_scale(gates.records(), growth_interval, kUpdate);
+  gates.write();
+}
+
 // For every device, so that a state elsewhere gets the one error there is for it.
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
-  m.impl("allocate_plans_", ValueErrors<&allocate_plans>::call);
-  m.impl("update_loss_scale_", ValueErrors<&update_scales>::call);
+  m.impl("allocate_plans_", ValueErrors<&allocate_plans_op>::call);
+  m.impl("update_loss_scale_", ValueErrors<&update_loss_scales>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   m.impl("allocate_plans_", no_gradient());

@@ -1,14 +1,16 @@
 #include "torch/decide/plan_tensor.h"
 
-#include <algorithm>
-#include <cmath>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "arrays/decide/gate_fields.h"
 #include "base/check.h"
 #include "torch/checks.h"
 #include "torch/fresh_seed.h"
@@ -16,168 +18,185 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-// Reads fields, and refuses values that write_plan() does not write.
-class PlanReader {
+constexpr double kMostWhole = 0x1p53;  // that a float64 holds
+
+bool is_whole(double value, double last = kMostWhole) {
+  return value >= 0 && value <= last && value == std::floor(value);
+}
+
+// The visitors of gate_fields.h that make a plan. Most fields are one number; a format is two,
+// which are 0 if there is none, a quantizer a format and its scale, a seed its halves, because a
+// float64 holds 53 bits, and a schedule pairs of which unused ones hold -1.
+template <typename T>
+concept OneNumber = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+class PlanWriter {
  public:
-  PlanReader(const at::Tensor& plan, std::string_view op, const char* name)
-      : fields_(plan.const_data_ptr<double>()), op_(op), name_(name) {}
+  explicit PlanWriter(double* next) : next_(next) {}
 
-  double number(std::int64_t field) const { return fields_[field]; }
-
-  template <typename Enum>
-  Enum one_of(std::int64_t field, int last, const char* what) const {
-    if (!is_whole(field, last)) refuse(field, std::string("a valid ") + what);
-    return static_cast<Enum>(static_cast<int>(fields_[field]));
+  void operator()(const GateField&, const OneNumber auto& value) { put(value); }
+  void operator()(const GateField&, const std::optional<FloatFormat>& format) {
+    put(format ? format->exponent_bits() : 0);
+    put(format ? format->mantissa_bits() : 0);
   }
-
-  // A number of things, or of seed bits, that is stored as a float64.
-  std::int64_t count(std::int64_t field, const char* what) const {
-    if (!is_whole(field, 0x1p53)) refuse(field, std::string("a whole number >= 0 as ") + what);
-    return static_cast<std::int64_t>(fields_[field]);
+  void operator()(const GateField& field, const std::optional<Quantizer>& quantizer) {
+    (*this)(field, quantizer ? std::optional(quantizer->format) : std::nullopt);
+    put(quantizer ? quantizer->scale : 0);
   }
-
-  bool flag(std::int64_t field, const char* what) const {
-    if (!is_whole(field, 1)) refuse(field, std::string("0 or 1 as ") + what);
-    return fields_[field] != 0;
+  void operator()(const GateField&, const std::optional<std::uint64_t>& seed) {
+    put(*seed & 0xffffffffu);
+    put(*seed >> 32);
   }
-
-  // A format from its exponent bits and, in the next field, mantissa bits; 0 exponent bits: none.
-  std::optional<FloatFormat> format(std::int64_t field) const {
-    if (fields_[field] == 0) return std::nullopt;
-    return FloatFormat(one_of<int>(field, 7, "number of exponent bits"),
-                       one_of<int>(field + 1, 6, "number of mantissa bits"));
-  }
-
-  std::vector<SparsityAt> schedule() const {
-    std::vector<SparsityAt> schedule;
+  void operator()(const GateField&, const std::vector<SparsityAt>& schedule) {
     for (std::size_t i = 0; i < kMostSchedulePoints; ++i) {
-      const std::int64_t field = kPlanSchedule + 2 * static_cast<std::int64_t>(i);
-      if (fields_[field] < 0) break;
-      schedule.push_back({count(field, "a call of the schedule"), fields_[field + 1]});
+      const bool is_used = i < schedule.size();
+      put(is_used ? static_cast<double>(schedule[i].call) : -1);
+      put(is_used ? schedule[i].sparsity : -1);
     }
-    return schedule;
   }
 
  private:
-  bool is_whole(std::int64_t field, double last) const {
-    const double value = fields_[field];
-    return value >= 0 && value <= last && value == std::floor(value);
+  void put(auto value) { *next_++ = static_cast<double>(value); }
+
+  double* next_;
+};
+
+// Refuses values that PlanWriter does not write.
+class PlanReader {
+ public:
+  PlanReader(const double* next, std::string_view op, const char* name)
+      : next_(next), op_(op), name_(name) {}
+
+  void operator()(const GateField&, double& value) { value = *next_++; }
+  void operator()(const GateField& field, std::int64_t& value) { value = count(field.what); }
+  void operator()(const GateField& field, bool& value) {
+    value = whole(1, "0 or 1 as ", field.what) != 0;
   }
-  [[noreturn]] void refuse(std::int64_t field, const std::string& expected) const {
-    throw_invalid(op_, expected + " in " + name_, fields_[field]);
+  void operator()(const GateField& field, int& bits) { bits = small(8, field.what); }
+  template <typename Enum>
+  requires std::is_enum_v<Enum>
+  void operator()(const GateField& field, Enum& value) {
+    if (!is_whole(*next_, 255) || !is_value_of<Enum>(static_cast<int>(*next_)))
+      refuse("a valid ", field.what);
+    value = static_cast<Enum>(static_cast<int>(*next_++));
+  }
+  void operator()(const GateField&, std::optional<FloatFormat>& format) { format = read_format(); }
+  void operator()(const GateField&, std::optional<Quantizer>& quantizer) {
+    const auto format = read_format();
+    quantizer.reset();
+    if (format) quantizer = Quantizer{*format, *next_, {}, {}};
+    ++next_;
+  }
+  void operator()(const GateField& field, std::optional<std::uint64_t>& seed) {
+    const auto low = static_cast<std::uint64_t>(count(field.what));
+    seed = low | static_cast<std::uint64_t>(count(field.what)) << 32;
+  }
+  void operator()(const GateField& field, std::vector<SparsityAt>& schedule) {
+    const double* const end = next_ + 2 * kMostSchedulePoints;
+    schedule.clear();
+    while (next_ != end && !(*next_ < 0)) {
+      const std::int64_t call = count(field.what);
+      schedule.push_back({call, *next_++});
+    }
+    next_ = end;
   }
 
-  const double* fields_;
+ private:
+  double whole(double last, const char* expected, const char* what) {
+    if (!is_whole(*next_, last)) refuse(expected, what);
+    return *next_++;
+  }
+  std::int64_t count(const char* what) {
+    return static_cast<std::int64_t>(whole(kMostWhole, "a whole number >= 0 as ", what));
+  }
+  int small(int last, const char* what) { return static_cast<int>(whole(last, "a valid ", what)); }
+  std::optional<FloatFormat> read_format() {
+    if (*next_ == 0) {
+      next_ += 2;
+      return std::nullopt;
+    }
+    const int exponent_bits = small(7, "number of exponent bits");
+    return FloatFormat(exponent_bits, small(6, "number of mantissa bits"));
+  }
+  [[noreturn]] void refuse(std::string expected, const char* what) const {
+    throw_invalid(op_, expected + what + " in " + name_, *next_);
+  }
+
+  const double* next_;
   std::string_view op_;
   const char* name_;
 };
 
-void write_in_force(const Treatment& treatment, double* plan) {
-  plan[kPlanThreshold] = treatment.threshold;
-  plan[kPlanDrops] = treatment.drops ? 1 : 0;
-  const auto& quantizer = treatment.quantizer;
-  plan[kPlanFormatExponent] = quantizer ? quantizer->format.exponent_bits() : 0;
-  plan[kPlanFormatMantissa] = quantizer ? quantizer->format.mantissa_bits() : 0;
-  plan[kPlanScale] = quantizer ? quantizer->scale : 0;
+struct PlanNames {
+  void operator()(const GateField& field, const OneNumber auto&) { names.push_back(field.name); }
+  void operator()(const GateField&, const std::optional<FloatFormat>&) {
+    names.insert(names.end(), {"exponent_bits", "mantissa_bits"});
+  }
+  void operator()(const GateField&, const std::optional<Quantizer>&) {
+    names.insert(names.end(), {"format_exponent", "format_mantissa", "scale"});
+  }
+  void operator()(const GateField&, const std::optional<std::uint64_t>&) {
+    names.insert(names.end(), {"seed_low", "seed_high"});
+  }
+  void operator()(const GateField&, const std::vector<SparsityAt>&) {
+    for (std::size_t i = 0; i < kMostSchedulePoints; ++i)
+      for (const char* part : {"call", "sparsity"})
+        names.push_back("schedule_" + std::string(part) + "_" + std::to_string(i));
+  }
+
+  std::vector<std::string> names;
+};
+
+void write_report(const GateReport& report, double* next) {
+  visit_report_fields(
+      [&](const ReportField&, const auto& value) { *next++ = static_cast<double>(value); }, report);
+}
+
+GateReport read_report(const double* next) {
+  GateReport report;
+  visit_report_fields(
+      [&]<typename T>(const ReportField&, T& value) { value = static_cast<T>(*next++); }, report);
+  return report;
 }
 
 }  // namespace
 
-std::vector<std::string> plan_field_names() {
-  std::vector<std::string> names = {
-      "min_elements", "sample_size",   "refresh_every", "warmup",     "prune",        "method",
-      "bits",         "exponent_bits", "mantissa_bits", "split",      "scale_method", "rounding",
-      "underflow",    "target",        "asked_scale",   "allocation", "dynamic_scale"};
-  for (std::size_t i = 0; i < kMostSchedulePoints; ++i)
-    for (const char* part : {"call", "sparsity"})
-      names.push_back("schedule_" + std::string(part) + "_" + std::to_string(i));
-  for (const char* name :
-       {"seed_low", "seed_high", "calls", "due", "sparsity", "fixed_scale", "threshold", "drops",
-        "format_exponent", "format_mantissa", "scale", "good_steps", "seen_calls"})
-    names.push_back(name);
+const std::vector<std::string>& plan_field_names() {
+  static const std::vector<std::string> names = [] {
+    PlanNames visitor;
+    const GateState gate;
+    visit_gate_fields(visitor, gate);
+    return visitor.names;
+  }();
   return names;
 }
 
-GateState read_plan(const at::Tensor& tensor, std::string_view op, const char* name) {
-  check_state(tensor, kPlanSize, op, name);
-  const PlanReader plan(tensor, op, name);
+std::int64_t plan_size() { return static_cast<std::int64_t>(plan_field_names().size()); }
+
+std::int64_t layer_stats_size() {
+  static const std::int64_t size = [] {
+    std::int64_t fields = 0;
+    const GateReport report;
+    visit_report_fields([&](const ReportField&, const auto&) { ++fields; }, report);
+    return kStatsTensorSize + fields;
+  }();
+  return size;
+}
+
+GateState read_plan(const at::Tensor& plan, std::string_view op, const char* name) {
+  check_state(plan, plan_size(), op, name);
   GateState gate;
-  GateOptions& options = gate.options;
-  options.seed = static_cast<std::uint64_t>(plan.count(kPlanSeedLow, "seed")) |
-                 static_cast<std::uint64_t>(plan.count(kPlanSeedHigh, "seed")) << 32;
-  options.min_elements = plan.count(kPlanMinElements, "min_elements");
-  options.sample_size = plan.count(kPlanSampleSize, "sample size");
-  options.refresh_every = plan.count(kPlanRefreshEvery, "refresh interval");
-  options.warmup = plan.count(kPlanWarmup, "warm-up");
-  options.schedule = plan.schedule();
-  options.allocation = plan.one_of<AllocationObjective>(kPlanAllocation, 5, "allocation");
-  options.dynamic_scale = plan.flag(kPlanDynamicScale, "dynamic scale");
-
-  GradientSettings& settings = options.settings;
-  settings.prune = plan.one_of<PruneKind>(kPlanPrune, 3, "prune kind");
-  settings.method = plan.one_of<ThresholdMethod>(kPlanMethod, 4, "threshold method");
-  settings.sparsity = plan.number(kPlanSparsity);
-  settings.bits = plan.one_of<int>(kPlanBits, 8, "number of bits");
-  settings.format = plan.format(kPlanExponentBits);
-  settings.split = plan.one_of<SplitMethod>(kPlanSplit, 2, "split method");
-  settings.scale_method = plan.one_of<ScaleMethod>(kPlanScaleMethod, 2, "scale method");
-  settings.fixed_scale = plan.number(kPlanFixedScale);
-  settings.rounding = plan.one_of<Rounding>(kPlanRounding, 1, "rounding");
-  settings.underflow = plan.one_of<Underflow>(kPlanUnderflow, 1, "underflow");
-
-  gate.calls = plan.count(kPlanCalls, "calls");
-  gate.due = plan.flag(kPlanDue, "due");
-  gate.target = plan.number(kPlanTarget);
-  gate.asked_scale = plan.number(kPlanAskedScale);
-  gate.good_steps = plan.count(kPlanGoodSteps, "good steps");
-  gate.seen_calls = plan.count(kPlanSeenCalls, "calls seen");
-  gate.in_force.threshold = plan.number(kPlanThreshold);
-  gate.in_force.drops = plan.flag(kPlanDrops, "drops");
-  if (const auto format = plan.format(kPlanFormatExponent))
-    gate.in_force.quantizer =
-        Quantizer{*format, plan.number(kPlanScale), settings.rounding, settings.underflow};
+  visit_gate_fields(PlanReader(plan.const_data_ptr<double>(), op, name), gate);
+  if (auto& quantizer = gate.in_force.quantizer) {
+    quantizer->rounding = gate.options.settings.rounding;
+    quantizer->underflow = gate.options.settings.underflow;
+  }
   check_gate_state(gate, op);
   return gate;
 }
 
-void write_plan(const GateState& gate, const at::Tensor& tensor) {
-  double* plan = tensor.mutable_data_ptr<double>();
-  const GateOptions& options = gate.options;
-  plan[kPlanSeedLow] = static_cast<double>(*options.seed & 0xffffffffu);
-  plan[kPlanSeedHigh] = static_cast<double>(*options.seed >> 32);
-  plan[kPlanMinElements] = static_cast<double>(options.min_elements);
-  plan[kPlanSampleSize] = static_cast<double>(options.sample_size);
-  plan[kPlanRefreshEvery] = static_cast<double>(options.refresh_every);
-  plan[kPlanWarmup] = static_cast<double>(options.warmup);
-  for (std::size_t i = 0; i < kMostSchedulePoints; ++i) {
-    const bool used = i < options.schedule.size();
-    plan[kPlanSchedule + 2 * i] = used ? static_cast<double>(options.schedule[i].call) : -1;
-    plan[kPlanSchedule + 2 * i + 1] = used ? options.schedule[i].sparsity : -1;
-  }
-
-  plan[kPlanAllocation] = static_cast<double>(options.allocation);
-  plan[kPlanDynamicScale] = options.dynamic_scale ? 1 : 0;
-
-  const GradientSettings& settings = options.settings;
-  plan[kPlanPrune] = static_cast<double>(settings.prune);
-  plan[kPlanMethod] = static_cast<double>(settings.method);
-  plan[kPlanSparsity] = settings.sparsity;
-  plan[kPlanBits] = settings.bits;
-  plan[kPlanExponentBits] = settings.format ? settings.format->exponent_bits() : 0;
-  plan[kPlanMantissaBits] = settings.format ? settings.format->mantissa_bits() : 0;
-  plan[kPlanSplit] = static_cast<double>(settings.split);
-  plan[kPlanScaleMethod] = static_cast<double>(settings.scale_method);
-  plan[kPlanFixedScale] = settings.fixed_scale;
-  plan[kPlanRounding] = static_cast<double>(settings.rounding);
-  plan[kPlanUnderflow] = static_cast<double>(settings.underflow);
-
-  plan[kPlanCalls] = static_cast<double>(gate.calls);
-  plan[kPlanDue] = gate.due ? 1 : 0;
-  plan[kPlanTarget] = gate.target;
-  plan[kPlanAskedScale] = gate.asked_scale;
-  plan[kPlanGoodSteps] = static_cast<double>(gate.good_steps);
-  plan[kPlanSeenCalls] = static_cast<double>(gate.seen_calls);
-  write_in_force(gate.in_force, plan);
+void write_plan(const GateState& gate, const at::Tensor& plan) {
+  visit_gate_fields(PlanWriter(plan.mutable_data_ptr<double>()), gate);
 }
 
 bool has_values(const at::Tensor& x, const at::Tensor& state) {
@@ -197,38 +216,74 @@ std::unique_lock<std::recursive_mutex> lock_plans() {
   return std::unique_lock(mutex);
 }
 
-GateState begin_pass(const at::Tensor& plan, const char* op, const char* name) {
-  const auto lock = lock_plans();
-  GateState gate = read_plan(plan, op, name);
-  plan.mutable_data_ptr<double>()[kPlanCalls] = static_cast<double>(gate.calls + 1);
-  return gate;
+void check_layer_stats(const at::Tensor& stats, std::string_view op, const char* name) {
+  check_state(stats, layer_stats_size(), op, name);
 }
 
-void end_pass(const GateState& gate, const at::Tensor& plan) {
+void check_saved_stats(const at::Tensor& stats, std::string_view op, const char* name) {
+  check_layer_stats(stats, op, name);
+  const double* const fields = stats.const_data_ptr<double>();
+  const auto require = [&](double value, const char* what, bool holds) {
+    check(holds, op, "in " + std::string(name) + " " + what, value);
+  };
+  const auto whole = [&](double value, const char* what, double last = kMostWhole) {
+    require(value, what, is_whole(value, last));
+  };
+  whole(fields[kCountField], "a number of elements");
+  whole(fields[kZerosField], "a number of zeros among them", fields[kCountField]);
+  whole(fields[kNonfiniteField], "a number of NaN and Inf among them", fields[kCountField]);
+  const double zeros = fields[kZeroFractionField], log_mean = fields[kLogMeanField];
+  require(zeros, "a fraction of zeros from 0 to 1", zeros >= 0 && zeros <= 1);
+  require(log_mean, "a finite log_mean", std::isfinite(log_mean));
+  for (const StatsField field : {kLogStdField, kMaxAbsField, kMeanAbsField, kMeanSquareField})
+    require(fields[field], "finite magnitudes >= 0",
+            fields[field] >= 0 && std::isfinite(fields[field]));
+  for (std::int64_t bin = kStatsFields; bin < kStatsTensorSize; ++bin)
+    whole(fields[bin], "whole numbers >= 0 as a histogram");
+  const double* next = fields + kStatsTensorSize;
+  const GateReport report;
+  visit_report_fields(
+      [&]<typename T>(const ReportField& field, const T&) {
+        const double value = *next++;
+        if constexpr (std::is_same_v<T, double>)
+          require(value, field.what, *field.what == '\0' || (value >= 0 && value <= 1));
+        else
+          whole(value, field.what, std::is_same_v<T, bool> ? 1 : kMostWhole);
+      },
+      report);
+  const GateReport found = read_report(fields + kStatsTensorSize);
+  require(static_cast<double>(found.nonfinite), "a number of NaN and Inf passed",
+          found.nonfinite <= found.elements);
+}
+
+TensorPass::TensorPass(const at::Tensor& plan, const at::Tensor& stats, std::int64_t num_values,
+                       DType type, std::int64_t stream, const char* op, const std::string& product)
+    : plan_(plan),
+      stats_(stats),
+      gate_([&] {
+        check_layer_stats(stats, op, (product + "stats").c_str());
+        const auto lock = lock_plans();
+        GateState gate = read_plan(plan, op, (product + "plan").c_str());
+        ++gate.calls;
+        write_plan(gate, plan);
+        --gate.calls;
+        return gate;
+      }()),
+      pass_(gate_, static_cast<std::uint64_t>(num_values), type, stream) {}
+
+void TensorPass::close() {
+  const GatePassage passage = pass_.close();
   const auto lock = lock_plans();
-  double* fields = plan.mutable_data_ptr<double>();
+  GateState now = read_plan(plan_, "backward");
   // Without a schedule it is not ours, and set_sparsity may have written it meanwhile.
-  if (!gate.options.schedule.empty()) fields[kPlanSparsity] = gate.options.settings.sparsity;
-  fields[kPlanDue] = gate.due ? 1 : 0;
-  write_in_force(gate.in_force, fields);
-}
-
-void check_layer_stats(const at::Tensor& stats, const char* op, const char* name) {
-  check_state(stats, kLayerStatsSize, op, name);
-}
-
-void write_report(const GateReport& report, const at::Tensor& stats) {
-  double* values = stats.mutable_data_ptr<double>();
-  values[kReportElements] = static_cast<double>(report.elements);
-  values[kReportWanted] = report.sparsity_wanted;
-  values[kReportAchieved] = report.sparsity;
-  values[kReportAtThreshold] = report.at_threshold;
-  values[kReportCosine] = report.cosine;
-  values[kReportRelativeError] = report.relative_error;
-  values[kReportNonfinite] = static_cast<double>(report.nonfinite);
-  values[kReportCompressed] = report.compressed ? 1 : 0;
-  values[kReportSaturated] = report.saturated ? 1 : 0;
-  values[kReportBias] = report.bias;
+  if (!gate_.options.schedule.empty())
+    now.options.settings.sparsity = gate_.options.settings.sparsity;
+  now.due = gate_.due;
+  now.in_force = gate_.in_force;
+  write_plan(now, plan_);
+  double* const fields = stats_.mutable_data_ptr<double>();
+  if (pass_.has_seen()) write_stats(passage.stats, fields);
+  write_report(passage.report, fields + kStatsTensorSize);
 }
 
 }  // namespace slimgrad::torch_ops
@@ -237,34 +292,26 @@ namespace slimgrad {
 
 at::Tensor new_gate_plan(GateOptions options, std::string_view op) {
   if (!options.seed) options.seed = torch_ops::fresh_seed();
-  at::Tensor plan = at::zeros({torch_ops::kPlanSize}, at::kDouble);
+  at::Tensor plan = at::zeros({torch_ops::plan_size()}, at::kDouble);
   torch_ops::write_plan(new_gate(options, op), plan);
   torch_ops::read_plan(plan, op);
   return plan;
 }
 
-at::Tensor new_gate_stats() { return at::zeros({torch_ops::kLayerStatsSize}, at::kDouble); }
+at::Tensor new_gate_stats() { return at::zeros({torch_ops::layer_stats_size()}, at::kDouble); }
 
 GateReport gate_report(const at::Tensor& plan, const at::Tensor& stats) {
   using namespace torch_ops;
   const auto lock = lock_plans();
   check_layer_stats(stats, "gate_report");
   const GateState gate = read_plan(plan, "gate_report");
-  const double* values = stats.const_data_ptr<double>();
-  return {.calls = gate.calls,
-          .elements = static_cast<std::int64_t>(values[kReportElements]),
-          .nonfinite = static_cast<std::int64_t>(values[kReportNonfinite]),
-          .compressed = values[kReportCompressed] != 0,
-          .saturated = values[kReportSaturated] != 0,
-          .log_std = values[kLogStdField],
-          .sparsity_wanted = values[kReportWanted],
-          .sparsity = values[kReportAchieved],
-          .at_threshold = values[kReportAtThreshold],
-          .cosine = values[kReportCosine],
-          .relative_error = values[kReportRelativeError],
-          .bias = values[kReportBias],
-          .threshold = gate.in_force.threshold,
-          .quantizer = gate.in_force.quantizer};
+  const double* const fields = stats.const_data_ptr<double>();
+  GateReport report = read_report(fields + kStatsTensorSize);
+  report.calls = gate.calls;
+  report.log_std = fields[kLogStdField];
+  report.threshold = gate.in_force.threshold;
+  report.quantizer = gate.in_force.quantizer;
+  return report;
 }
 
 }  // namespace slimgrad

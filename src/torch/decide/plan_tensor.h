@@ -4,7 +4,8 @@
 //
 // `plan`: what the user wants, and what a gate remembers (slimgrad/gate.h).
 // `stats`: what the last backward pass saw and did: the statistics of its sample (stats_tensor.h),
-// then the fields of GateReport.
+// then fields of GateReport.
+// The fields and their order are those of arrays/decide/gate_fields.h.
 #ifndef SLIMGRAD_TORCH_DECIDE_PLAN_TENSOR_H_
 #define SLIMGRAD_TORCH_DECIDE_PLAN_TENSOR_H_
 
@@ -12,74 +13,28 @@
 
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <slimgrad/gradient_gate.h>
 
+#include "arrays/decide/gate_pass.h"
 #include "torch/measure/stats_tensor.h"
 
 namespace slimgrad::torch_ops {
 
-// The order is the layout; plan_field_names() has the names. No other file knows it.
-enum PlanField : std::int64_t {
-  // What the user wants: GateOptions.
-  kPlanMinElements,
-  kPlanSampleSize,
-  kPlanRefreshEvery,
-  kPlanWarmup,
-  kPlanPrune,         // PruneKind
-  kPlanMethod,        // ThresholdMethod
-  kPlanBits,          // 0: do not quantize
-  kPlanExponentBits,  // 0: by what is measured
-  kPlanMantissaBits,
-  kPlanSplit,        // SplitMethod
-  kPlanScaleMethod,  // ScaleMethod
-  kPlanRounding,     // Rounding
-  kPlanUnderflow,    // Underflow
-  kPlanTarget,       // sparsity over all layers, which an allocation spreads; the same in every one
-  kPlanAskedScale,   // 0: by the scale method
-  kPlanAllocation,   // AllocationObjective
-  kPlanDynamicScale,
-  kPlanSchedule,  // pairs (call, sparsity); unused ones hold -1
-  // What changes, or must be the same for a run to go on: the rest of GateState.
-  kPlanState = kPlanSchedule + 2 * 8,
-  kPlanSeedLow = kPlanState,  // the seed in two halves: a float64 holds 53 bits
-  kPlanSeedHigh,
-  kPlanCalls,
-  kPlanDue,
-  kPlanSparsity,    // wanted now; a schedule or an allocation writes it
-  kPlanFixedScale,  // used now; a dynamic loss scale writes it
-  kPlanThreshold,   // of the treatment in force
-  kPlanDrops,
-  kPlanFormatExponent,  // 0: no quantizer
-  kPlanFormatMantissa,
-  kPlanScale,
-  kPlanGoodSteps,
-  kPlanSeenCalls,
-  kPlanSize,
-};
-static_assert(kMostSchedulePoints == 8);
+// The schema of new_gate_plan, which takes the options of a gate by name.
+std::string new_gate_plan_schema();
 
-enum ReportField : std::int64_t {
-  kReportElements = kStatsTensorSize,
-  kReportWanted,    // sparsity
-  kReportAchieved,  // counted over the whole tensor
-  kReportAtThreshold,
-  kReportCosine,  // of gradient and compressed gradient, on the sample
-  kReportRelativeError,
-  kReportNonfinite,
-  kReportCompressed,  // 0: left alone (too small, warm-up, nothing finite)
-  kReportSaturated,   // whether the sample or the maximum exceeded the grid's top
-  kReportBias,        // of the sum over the sample, over the sum of magnitudes
-  kLayerStatsSize,
-};
-
-std::vector<std::string> plan_field_names();
+// Those of a plan, in the order of the tensor.
+const std::vector<std::string>& plan_field_names();
+std::int64_t plan_size();
+std::int64_t layer_stats_size();
 
 // Throws InvalidArgument, in the name of `op`, unless `plan`, which the error calls `name`, is a
-// contiguous float64 CPU tensor of kPlanSize elements with values in range.
+// contiguous float64 CPU tensor of plan_size() elements with values in range.
 GateState read_plan(const at::Tensor& plan, std::string_view op, const char* name = "plan");
 
 // The same of a gate's tensors before a forward pass with x: what is wrong shows there, not first
@@ -96,17 +51,37 @@ void write_plan(const GateState& gate, const at::Tensor& plan);
 // gradient is treated. One for all plans: it is held for microseconds.
 [[nodiscard]] std::unique_lock<std::recursive_mutex> lock_plans();
 
-// The state for a backward pass, whose number is taken in the plan at once: two threads that pass
-// through one gate have numbers, and draws, of their own.
-GateState begin_pass(const at::Tensor& plan, const char* op, const char* name = "plan");
-// What a pass changes of a plan, beside the number of calls.
-void end_pass(const GateState& gate, const at::Tensor& plan);
-
 // Throws InvalidArgument, in the name of `op`, for a tensor of another type, size, device or
 // layout.
-void check_layer_stats(const at::Tensor& stats, const char* op, const char* name = "stats");
-// What a backward pass did, into the fields behind the statistics, which write_stats() writes.
-void write_report(const GateReport& report, const at::Tensor& stats);
+void check_layer_stats(const at::Tensor& stats, std::string_view op, const char* name = "stats");
+// The same for values that no pass can have written.
+void check_saved_stats(const at::Tensor& stats, std::string_view op, const char* name);
+
+// A backward pass through the gate that two tensors hold. Its number is taken in the plan at once:
+// two threads that pass through one gate have numbers, and draws, of their own.
+class TensorPass {
+ public:
+  TensorPass(const at::Tensor& plan, const at::Tensor& stats, std::int64_t num_values, DType type,
+             std::int64_t stream, const char* op, const std::string& product = "");
+  TensorPass(const TensorPass&) = delete;
+
+  const GradientSettings& settings() const { return gate_.options.settings; }
+  GatePass* operator->() { return &pass_; }
+  const GatePass* operator->() const { return &pass_; }
+  // Writes what the pass changed. A gradient that was not looked at leaves the older statistics, so
+  // that an allocation over all layers still counts its layer.
+  void close();
+
+ private:
+  const at::Tensor plan_, stats_;
+  GateState gate_;
+  GatePass pass_;
+};
+
+// What looks at all gates at once (slimgrad/gate.h), on the tensors that hold them.
+void allocate_plans(at::TensorList plans, at::TensorList stats, AllocationObjective objective,
+                    ThresholdMethod method, double cap, std::span<const CosineTarget> targets);
+void update_loss_scales(at::TensorList plans, at::TensorList stats, std::int64_t growth_interval);
 
 }  // namespace slimgrad::torch_ops
 

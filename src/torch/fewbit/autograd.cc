@@ -16,9 +16,9 @@
 #include "torch/checks.h"
 #include "torch/errors.h"
 #include "torch/fewbit/activation.h"
+#include "torch/fewbit/codes_node.h"
 #include "torch/fewbit/ops.h"
 #include "torch/find_op.h"
-#include "torch/own_gradient.h"
 #include "torch/second_backward.h"
 
 namespace slimgrad::torch_ops {
@@ -35,10 +35,6 @@ using ForwardSignature = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, s
                                                             at::ArrayRef<double>, bool);
 using InplaceSignature = at::Tensor(at::Tensor&, std::string_view, at::ArrayRef<double>,
                                     at::ArrayRef<double>, bool);
-using BackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, at::ArrayRef<double>,
-                                     c10::SymIntArrayRef);
-using BackwardInplaceSignature = void(at::Tensor&, const at::Tensor&, at::ArrayRef<double>);
-
 std::tuple<at::Tensor, at::Tensor> call_forward(const at::Tensor& x, std::string_view name,
                                                 at::ArrayRef<double> params,
                                                 at::ArrayRef<double> borders, bool even) {
@@ -52,25 +48,7 @@ at::Tensor call_forward_inplace(at::Tensor& x, std::string_view name, at::ArrayR
   return op.call(x, name, params, borders, even);
 }
 
-at::Tensor call_backward(const at::Tensor& grad, const at::Tensor& codes,
-                         at::ArrayRef<double> levels, c10::SymIntArrayRef strides) {
-  static const auto op = find_op<BackwardSignature>("slimgrad::stepwise_backward");
-  return op.call(grad, codes, levels, strides);
-}
-
-void call_backward_inplace(at::Tensor& grad, const at::Tensor& codes, at::ArrayRef<double> levels) {
-  static const auto op = find_op<BackwardInplaceSignature>("slimgrad::stepwise_backward_");
-  op.call(grad, codes, levels);
-}
-
 // ---- autograd ----------------------------------------------------------------------------------
-
-// The strides of the dense tensor whose storage order the codes of y have (torch/fewbit/ops.h): an
-// output of its own has them already; y may have holes where it was written in place, into a slice.
-std::vector<c10::SymInt> strides_of_codes(const at::Tensor& y) {
-  if (y.is_non_overlapping_and_dense()) return y.sym_strides().vec();
-  return at::empty_like(y, y.options().device(at::kMeta)).sym_strides().vec();
-}
 
 struct FewbitActivation : Function<FewbitActivation> {
   static constexpr bool is_traceable = true;  // for compiled autograd
@@ -87,28 +65,12 @@ struct FewbitActivation : Function<FewbitActivation> {
     } else {
       std::tie(y, codes) = call_forward(x, name, params, borders, even);
     }
-    context->save_for_backward({codes});
-    context->saved_data["levels"] = levels;
-    context->saved_data["strides"] = strides_of_codes(y);
+    save_codes(context, codes, levels, y);
     return y;
   }
 
   static variable_list backward(AutogradContext* context, variable_list& grads) {
-    variable_list result(7);
-    at::Tensor grad = take_gradient(grads);
-    if (!grad.defined()) return result;
-    const at::Tensor codes = context->get_saved_variables()[0];
-    const std::vector<double> levels = context->saved_data["levels"].toDoubleVector();
-    const std::vector<c10::SymInt> strides = context->saved_data["strides"].toSymIntVector();
-    if (is_ours(grad) && grad.sym_strides() == strides) {
-      call_backward_inplace(grad, codes, levels);
-      result[0] = std::move(grad);
-    } else {
-      at::AutoDispatchBelowADInplaceOrView below_autograd;
-      result[0] = call_backward(grad, codes, levels, strides);
-    }
-    refuse_second_backward(result[0], grad);
-    return result;
+    return gradient_of_codes(context, grads, 7);
   }
 };
 
@@ -164,7 +126,7 @@ at::Tensor stepwise_backward_autograd(const at::Tensor& grad, const at::Tensor& 
   at::Tensor result;
   {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    result = call_backward(grad, codes, levels, strides);
+    result = call_stepwise_backward(grad, codes, levels, strides);
   }
   if (needs_grad(grad) || torch::autograd::get_current_node()) refuse_second_backward(result, grad);
   return result;

@@ -11,23 +11,17 @@
 #include "torch/checks.h"
 #include "torch/errors.h"
 #include "torch/fewbit/activation.h"
-#include "torch/find_op.h"
+#include "torch/fewbit/codes_node.h"
 
 namespace slimgrad::torch_ops {
 namespace {
-
-at::Tensor call_codes(const at::Tensor& x, at::ArrayRef<double> borders, bool even) {
-  static const auto op = find_op<at::Tensor(const at::Tensor&, at::ArrayRef<double>, bool)>(
-      "slimgrad::stepwise_codes");
-  return op.call(x, borders, even);
-}
 
 std::tuple<at::Tensor, at::Tensor> fewbit_forward(const at::Tensor& x, std::string_view name,
                                                   at::ArrayRef<double> params,
                                                   at::ArrayRef<double> borders, bool even) {
   check_float_dtype(x, name);
   const Activation activation("fewbit_forward", name, params);
-  at::Tensor codes = call_codes(x, borders, even);
+  at::Tensor codes = codes_of_steps(x, borders, even);
   at::Tensor y = at::empty_like(x);
   activation.apply(x, y);
   return {y, codes};
@@ -38,7 +32,7 @@ at::Tensor fewbit_forward_(at::Tensor& x, std::string_view name, at::ArrayRef<do
   check_float_dtype(x, name);
   const Activation activation("fewbit_forward_", name, params);
   activation.check_inplace("fewbit_forward_");
-  at::Tensor codes = call_codes(x, borders, even);
+  at::Tensor codes = codes_of_steps(x, borders, even);
   activation.apply(x, x);
   return codes;
 }

@@ -1,5 +1,7 @@
 // Step tables for activation layers, and for derivatives known by samples.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/linspace.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include <slimgrad/steps.h>
+#include <slimgrad/tensors.h>
 
 #include "base/check.h"
 #include "torch/errors.h"
@@ -35,11 +38,11 @@ Table activation_steps(std::string_view activation, std::vector<std::string> nam
 
 // `slopes` are samples of the derivative at equal distances over the whole interval, joined by
 // straight lines.
-Table sampled_steps(const at::Tensor& slopes, std::int64_t bits, double low, double high,
-                    std::string_view weight, bool even) {
-  check(slopes.dim() == 1 && slopes.numel() >= 2, "sampled_steps",
-        "at least two samples in one dimension", slopes.sizes());
-  check(slopes.scalar_type() == at::kDouble, "sampled_steps", "float64 samples",
+StepTable steps_of_samples(const at::Tensor& slopes, int bits, double low, double high,
+                           StepWeight weight, bool even) {
+  check(slopes.dim() == 1 && slopes.numel() >= 2, "steps", "at least two samples in one dimension",
+        slopes.sizes());
+  check(slopes.scalar_type() == at::kDouble, "steps", "float64 samples",
         c10::toString(slopes.scalar_type()));
   const at::Tensor plain = slopes.detach().cpu().contiguous();
   const std::vector<double> samples(plain.data_ptr<double>(),
@@ -54,8 +57,13 @@ Table sampled_steps(const at::Tensor& slopes, std::int64_t bits, double low, dou
     const double fraction = position - static_cast<double>(i);
     return samples[i] + fraction * (samples[i + 1] - samples[i]);
   };
+  return steps(target, bits, low, high, weight);
+}
+
+Table sampled_steps(const at::Tensor& slopes, std::int64_t bits, double low, double high,
+                    std::string_view weight, bool even) {
   return as_tuple(
-      optimal_steps(target, static_cast<int>(bits), low, high, parse_step_weight(weight)));
+      steps_of_samples(slopes, static_cast<int>(bits), low, high, parse_step_weight(weight), even));
 }
 
 }  // namespace
@@ -66,3 +74,23 @@ TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
 }
 
 }  // namespace slimgrad::torch_ops
+
+namespace slimgrad {
+
+StepTable steps(const PointwiseFunction& function, int bits, double low, double high,
+                StepWeight weight, bool even, std::int64_t num_samples) {
+  at::Tensor slopes;
+  {
+    const at::AutoGradMode with_gradients(true);
+    const at::Tensor x =
+        at::linspace(low, high, num_samples, at::TensorOptions().dtype(at::kDouble))
+            .requires_grad_();
+    const at::Tensor y = function(x);
+    check(y.defined() && y.sizes() == x.sizes(), "steps", "a pointwise function",
+          y.defined() ? y.sizes() : at::IntArrayRef(), " for an input of shape ", x.sizes());
+    slopes = torch::autograd::grad({y.sum()}, {x})[0];
+  }
+  return torch_ops::steps_of_samples(slopes, bits, low, high, weight, even);
+}
+
+}  // namespace slimgrad

@@ -6,7 +6,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include <slimgrad/torch.h>
+#include <slimgrad/tensor_stats.h>
+#include <slimgrad/tensors.h>
 
 #include "arrays/measure/run_record.h"
 #include "torch/checks.h"

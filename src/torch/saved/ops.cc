@@ -5,11 +5,8 @@
 #include "torch/saved/ops.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
-
-#include <vector>
 
 #include "arrays/saved/saved.h"
 #include "base/check.h"
@@ -65,18 +62,6 @@ at::Tensor empty_result(const char* op, at::IntArrayRef size, at::IntArrayRef st
 
 }  // namespace
 
-void check_saved_options(const SavedOptions& options, const char* op) {
-  if (options.bits != 0) {
-    check(options.bits > 0, op, "bits to be 8, 4, 2 or 0", options.bits);
-    saved_format(op, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest");
-    return;
-  }
-  check(options.group == 0, op, "group = 0 with bits = 0, which stores values exactly",
-        options.group);
-  check(options.is_stochastic, op,
-        "stochastic rounding (the default) with bits = 0, which stores values exactly", "nearest");
-}
-
 at::Tensor pack_saved_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t group,
                           std::string_view rounding, std::int64_t seed, std::int64_t number) {
   check_float_dtype(x, "pack_saved");
@@ -105,13 +90,6 @@ at::Tensor unpack_saved_cpu(const at::Tensor& packed, at::IntArrayRef size, at::
     unpack_saved<T>(elements<std::uint32_t>(words), format, for_tasks, mutable_elements<T>(result));
   });
   return result;
-}
-
-std::int64_t saved_bad_groups(const at::Tensor& packed) {
-  check(packed.scalar_type() == at::kInt && packed.dim() == 1 && packed.numel() > 0 &&
-            packed.is_contiguous() && packed.device().is_cpu(),
-        "saved_bad_groups", "packed words", packed.toString());
-  return elements<std::uint32_t>(packed).back();
 }
 
 namespace {
@@ -182,26 +160,6 @@ at::Tensor unpack_exact_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
   return at::empty_strided_symint(size, stride, packed.options().dtype(dtype));
 }
 
-// ---- around them -------------------------------------------------------------------------------
-
-}  // namespace
-
-// The strides that a tensor comes back with: its own if it is dense.
-std::vector<std::int64_t> restored_strides(const at::Tensor& x) {
-  if (x.is_non_overlapping_and_dense()) return x.strides().vec();
-  return at::empty_like(x, x.options().device(at::kMeta)).strides().vec();
-}
-
-namespace {
-
-// From now on `holder._version` is that of `of`, without holding its memory: so code that packs a
-// tensor can say later whether it was changed in place since, as torch does for what it saves.
-void share_version(at::Tensor holder, const at::Tensor& of) {
-  check(!of.is_inference() && !holder.is_inference(), "share_version",
-        "tensors that have a version", "an inference tensor");
-  holder.unsafeGetTensorImpl()->set_version_counter(of.unsafeGetTensorImpl()->version_counter());
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
@@ -214,12 +172,6 @@ TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("pack_saved", ValueErrors<&pack_saved_meta>::call);
   m.impl("unpack_saved", ValueErrors<&unpack_saved_meta>::call);
   m.impl("unpack_exact", ValueErrors<&unpack_exact_meta>::call);
-}
-TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
-  m.impl("saved_bad_groups", ValueErrors<&saved_bad_groups>::call);
-  m.impl("restored_strides", restored_strides);
-  m.impl("share_version", ValueErrors<&share_version>::call);
-  m.impl("default_saved_group", default_saved_group);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   for (const char* name : {"pack_saved", "unpack_saved", "pack_exact", "unpack_exact"})

@@ -6,30 +6,19 @@
 
 #include <cstdint>
 #include <string_view>
-#include <vector>
-
-#include <slimgrad/saved_tensors.h>
 
 namespace slimgrad::torch_ops {
-
-// Throws InvalidArgument, in the name of `op`.
-void check_saved_options(const SavedOptions& options, const char* op);
 
 at::Tensor pack_saved_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t group,
                           std::string_view rounding, std::int64_t seed, std::int64_t number);
 at::Tensor unpack_saved_cpu(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
                             at::ScalarType dtype, std::int64_t bits, std::int64_t group);
-// The number of bad groups (formats/saved.h) in the words of pack_saved.
-std::int64_t saved_bad_groups(const at::Tensor& packed);
 
 // Empty if it would save too little. only_masks: and for all but those whose values are 0 or one
 // other number.
 at::Tensor pack_exact_cpu(const at::Tensor& x, bool only_masks);
 at::Tensor unpack_exact_cpu(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
                             at::ScalarType dtype);
-
-// The strides that a tensor comes back with: its own if it is dense.
-std::vector<std::int64_t> restored_strides(const at::Tensor& x);
 
 }  // namespace slimgrad::torch_ops
 

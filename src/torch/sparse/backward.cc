@@ -29,19 +29,18 @@ namespace slimgrad::torch_ops {
 namespace {
 
 // One product in one backward pass.
-class GatedProduct {
+class GatedProduct : public GradientValues {
  public:
   GatedProduct(Product product, const SparseLayerState& state, LayerBackward& layer,
                std::int64_t stream, const char* op)
       : product_(product),
-        plan_(product == Product::kWeight ? state.weight_plan : state.input_plan),
-        stats_(product == Product::kWeight ? state.weight_stats : state.input_stats),
         layer_(layer),
-        gate_(begin_pass(plan_, op, product == Product::kWeight ? "weight_plan" : "input_plan")),
-        pass_(gate_, static_cast<std::uint64_t>(layer.num_elements()), layer.type(), stream),
+        pass_(product == Product::kWeight ? state.weight_plan : state.input_plan,
+              product == Product::kWeight ? state.weight_stats : state.input_stats,
+              layer.num_elements(), layer.type(), stream, op,
+              product == Product::kWeight ? "weight_" : "input_"),
         choice_(state.choice, product, op) {
-    check_layer_stats(stats_, op, product == Product::kWeight ? "weight_stats" : "input_stats");
-    check_product_settings(gate_.options.settings, op);
+    check_product_settings(pass_.settings(), op);
   }
 
   // Known before it runs, unless it is timed.
@@ -60,7 +59,7 @@ class GatedProduct {
       SparseCounts counts;
       result = sparse(draw(), counts);
       const double seconds = watch.lap();
-      pass_.multiplied(static_cast<std::uint64_t>(counts.survivors));
+      pass_->multiplied(static_cast<std::uint64_t>(counts.survivors));
       if (way == Way::kBoth && ProductChoice::is_telling(counts)) {
         // The sample, the threshold and copies to another layout do not shrink, either.
         counts.compress_seconds = std::max(0.0, seconds - counts.multiply_seconds);
@@ -76,12 +75,12 @@ class GatedProduct {
   }
 
  private:
-  bool prunes() const { return pass_.sparsity() > 0; }
+  bool prunes() const { return pass_->sparsity() > 0; }
 
   // A product in warm-up may be timed: that changes nothing.
   bool can_be_sparse() const {
-    return layer_.can_be_sparse() && pass_.is_open(choice_.is_timing()) &&
-           (gate_.options.settings.prune == PruneKind::kNone || prunes());
+    return layer_.can_be_sparse() && pass_->is_open(choice_.is_timing()) &&
+           (pass_.settings().prune == PruneKind::kNone || prunes());
   }
 
   Way way() {
@@ -91,49 +90,34 @@ class GatedProduct {
 
   Way choose() {
     if (!can_be_sparse() || choice_.setting() == SparseWay::kDense) return Way::kDense;
-    // Used as it is: a small sample says how sparse.
-    constexpr std::int64_t kZeroSample = 4096;
-    if (!prunes()) see(pass_.sample(kZeroSample));
+    if (!prunes()) zero_fraction_ = pass_->zero_fraction(*this);
     const auto lock = lock_plans();
     if (choice_.is_open()) choice_.decide(predict_cost(layer_.priced(product_)), ChosenBy::kModel);
-    return choice_.way(prunes() ? pass_.sparsity() : pass_.stats().zero_fraction);
+    return choice_.way(prunes() ? pass_->sparsity() : zero_fraction_);
   }
 
   PruneDraw draw() {
-    if (!prunes()) return {.treatment = {}, .density = 1 - pass_.stats().zero_fraction};
-    PruneDraw draw{.treatment = {}, .density = 1 - pass_.sparsity()};
-    if (see(pass_.sample())) {
-      draw.treatment = pass_.decide();
-      pass_.expect();
-    }
-    return draw;
+    if (!prunes()) return {.treatment = {}, .density = 1 - zero_fraction_};
+    return {.treatment = pass_->prune(*this), .density = 1 - pass_->sparsity()};
   }
 
-  bool see(const kernels::StratifiedSample& sample) {
-    static thread_local std::vector<float> values;
-    kCpuBackend.gather(layer_.gradient(), sample, 1, values);
-    return pass_.see(values);
+  void gather(const kernels::StratifiedSample& sample, std::uint64_t every,
+              std::vector<float>& out) override {
+    kCpuBackend.gather(layer_.gradient(), sample, every, out);
   }
 
   void close(Way way) {
-    const GateReport report = pass_.close();
+    pass_.close();
     const auto lock = lock_plans();
     choice_.set_last(way);
-    end_pass(gate_, plan_);
-    // A product that was done densely was not sampled. What it looked like before stays, so that an
-    // allocation over all layers still counts it and can give it enough sparsity to be sparse
-    // again.
-    if (pass_.stats().count > 0) write_stats(pass_.stats(), stats_.mutable_data_ptr<double>());
-    write_report(report, stats_);
   }
 
   Product product_;
-  const at::Tensor &plan_, &stats_;
   LayerBackward& layer_;
-  GateState gate_;
-  GatePass pass_;
+  TensorPass pass_;
   ProductChoice choice_;
   std::optional<Way> way_;
+  double zero_fraction_ = 0;
 };
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -175,23 +159,20 @@ struct BackwardKernels {
       sizeof...(Conv) == 0 ? "sparse_linear_backward" : "sparse_conv2d_backward";
 
   static Gradients run(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight,
-                       Conv... conv, std::array<bool, 3> wanted, at::Tensor weight_plan,
-                       at::Tensor weight_stats, at::Tensor input_plan, at::Tensor input_stats,
-                       at::Tensor choice, std::int64_t stream) {
+                       Conv... conv, std::array<bool, 3> wanted, at::TensorList state,
+                       std::int64_t stream) {
     LayerBackward layer(kOp, gradient, x, weight, ConvArguments(conv...));
-    return layer_backward(kOp, layer, x, wanted,
-                          {weight_plan, weight_stats, input_plan, input_stats, choice}, stream);
+    return layer_backward(kOp, layer, x, wanted, SparseLayerState::from_list(state, kOp), stream);
   }
 
   static Gradients meta(const at::Tensor&, const at::Tensor& x, const at::Tensor& weight, Conv...,
-                        std::array<bool, 3> wanted, at::Tensor weight_plan, at::Tensor weight_stats,
-                        at::Tensor input_plan, at::Tensor input_stats, at::Tensor choice,
-                        std::int64_t) {
-    check_meta_state(x, weight_plan, kPlanSize, kOp, "weight_plan");
-    check_meta_state(x, weight_stats, kLayerStatsSize, kOp, "weight_stats");
-    check_meta_state(x, input_plan, kPlanSize, kOp, "input_plan");
-    check_meta_state(x, input_stats, kLayerStatsSize, kOp, "input_stats");
-    check_meta_state(x, choice, kChoiceSize, kOp, "choice");
+                        std::array<bool, 3> wanted, at::TensorList tensors, std::int64_t) {
+    const SparseLayerState state = SparseLayerState::from_list(tensors, kOp);
+    check_meta_state(x, state.weight_plan, plan_size(), kOp, "weight_plan");
+    check_meta_state(x, state.weight_stats, layer_stats_size(), kOp, "weight_stats");
+    check_meta_state(x, state.input_plan, plan_size(), kOp, "input_plan");
+    check_meta_state(x, state.input_stats, layer_stats_size(), kOp, "input_stats");
+    check_meta_state(x, state.choice, kChoiceSize, kOp, "choice");
     return {wanted[0] ? at::empty_symint(x.sym_sizes(), x.options(), x.suggest_memory_format())
                       : nothing(x),
             wanted[1] ? at::empty_like(weight) : nothing(x),

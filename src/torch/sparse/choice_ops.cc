@@ -37,6 +37,15 @@ SparseWay parse_sparse_way(std::string_view name) {
   throw_invalid("set_way", "way to be auto, dense or sparse", name);
 }
 
+std::string_view chosen_by_name(ChosenBy by) {
+  return kChosenByNames[static_cast<std::size_t>(by)];
+}
+
+SparseLayerState SparseLayerState::from_list(at::TensorList list, std::string_view op) {
+  check(list.size() == 5, op, "a state of five tensors", list.size());
+  return {list[0], list[1], list[2], list[3], list[4]};
+}
+
 at::Tensor new_sparse_choice(bool always) {
   const at::Tensor choice = at::zeros({torch_ops::kChoiceSize}, at::kDouble);
   choice.mutable_data_ptr<double>()[torch_ops::kChoiceAlways] = always ? 1 : 0;
@@ -92,40 +101,9 @@ BreakEven sparse_break_even(const at::Tensor& choice) {
 namespace torch_ops {
 namespace {
 
-std::optional<SparseWay> wanted_way(std::string_view way) {
-  return way.empty() ? std::nullopt : std::optional(parse_sparse_way(way));
-}
-
 Product parse_product(std::string_view name, const char* op) {
   check(name == "weight" || name == "input", op, "product to be weight or input", name);
   return name == "weight" ? Product::kWeight : Product::kInput;
-}
-
-void set_sparse_ways_op(at::Tensor choice, std::string_view weight, std::string_view input) {
-  set_sparse_ways(choice, wanted_way(weight), wanted_way(input));
-}
-
-std::vector<std::string> load_sparse_choice_op(at::Tensor choice, const at::Tensor& saved) {
-  return load_sparse_choice(choice, saved);
-}
-
-void time_sparse_ways_op(at::Tensor choice, bool on) { time_sparse_ways(choice, on); }
-
-using ReportTuple =
-    std::tuple<std::string, std::string, double, std::string, std::int64_t, double, double, double>;
-
-ReportTuple sparse_report_op(const at::Tensor& choice, std::string_view product) {
-  const SparseReport both = sparse_report(choice);
-  const SparseProductReport& report =
-      parse_product(product, "sparse_report") == Product::kWeight ? both.weight : both.input;
-  return {std::string(sparse_way_name(report.setting)),
-          std::string(kChosenByNames[static_cast<std::size_t>(report.chosen_by)]),
-          report.break_even,
-          report.was_sparse ? "sparse" : "dense",
-          report.trials,
-          report.dense_seconds,
-          report.compress_seconds,
-          report.multiply_seconds};
 }
 
 using CostTuple = std::tuple<std::vector<double>, std::vector<double>, std::vector<double>, double,
@@ -146,30 +124,13 @@ CostTuple sparse_cost_op(const at::Tensor& gradient, const at::Tensor& x, const 
           {cost.dense, cost.compress, cost.multiply}};
 }
 
-void set_ways_meta(at::Tensor, std::string_view, std::string_view) {}
-void time_ways_meta(at::Tensor, bool) {}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("new_sparse_choice", new_sparse_choice);
-  m.impl("set_sparse_ways_", ValueErrors<&set_sparse_ways_op>::call);
-  m.impl("time_sparse_ways_", ValueErrors<&time_sparse_ways_op>::call);
-  m.impl("load_sparse_choice_", ValueErrors<&load_sparse_choice_op>::call);
-  m.impl("sparse_report", ValueErrors<&sparse_report_op>::call);
   m.impl("_sparse_cost", ValueErrors<&sparse_cost_op>::call);
 }
-TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
-  m.impl("set_sparse_ways_", set_ways_meta);
-  m.impl("time_sparse_ways_", time_ways_meta);
-}
-TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
-  m.impl("set_sparse_ways_", no_gradient());
-  m.impl("time_sparse_ways_", no_gradient());
-  m.impl("load_sparse_choice_", no_gradient());
-  m.impl("sparse_report", no_gradient());
-  m.impl("_sparse_cost", no_gradient());
-}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) { m.impl("_sparse_cost", no_gradient()); }
 
 }  // namespace torch_ops
 }  // namespace slimgrad

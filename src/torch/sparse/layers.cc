@@ -31,7 +31,7 @@ struct Call {
   const Tensor &x, &weight;
   const Bias& bias;
   const ConvArguments& conv;
-  const SparseLayerState& state;
+  const SparseLayerState state;
   std::int64_t stream;
 };
 
@@ -51,16 +51,14 @@ Tensor as_matrix(const Tensor& x) { return x.dim() == 1 ? x.unsqueeze(0) : x.fla
 template <typename... Conv>
 struct Layer {
   static constexpr bool kIsLinear = sizeof...(Conv) == 0;
+  static constexpr const char* kOp = kIsLinear ? "sparse_linear" : "sparse_conv2d";
 
   // A kernel as the dispatcher calls it, with all arguments one by one.
   template <Tensor (*kernel)(const Call&)>
   static Tensor spread(const Tensor& x, const Tensor& weight, const Bias& bias, Conv... conv,
-                       const Tensor& weight_plan, const Tensor& weight_stats,
-                       const Tensor& input_plan, const Tensor& input_stats, const Tensor& choice,
-                       std::int64_t stream) {
-    const SparseLayerState state{weight_plan, weight_stats, input_plan, input_stats, choice};
+                       at::TensorList state, std::int64_t stream) {
     const ConvArguments arguments(conv...);
-    return kernel({x, weight, bias, arguments, state, stream});
+    return kernel({x, weight, bias, arguments, SparseLayerState::from_list(state, kOp), stream});
   }
 
   static Tensor plain(const Call& c) {
@@ -85,17 +83,16 @@ struct Layer {
 
   static Tensor autograd(const Call& c) {
     if constexpr (!kIsLinear) check_conv2d(c.x, c.conv);
-    check_layer_state(c.x, c.state, kIsLinear ? "sparse_linear" : "sparse_conv2d");
+    check_layer_state(c.x, c.state, kOp);
     return Node::apply(c.x, c.weight, c.bias, c);
   }
 
   static Tensor call(const Call& c) {
     static const auto op = find_op<decltype(spread<plain>)>(kIsLinear ? "slimgrad::sparse_linear"
                                                                       : "slimgrad::sparse_conv2d");
-    const SparseLayerState& s = c.state;
+    const std::vector<Tensor> state = c.state.list();
     return with_conv(c.conv, [&](Conv... conv) {
-      return op.call(c.x, c.weight, c.bias, conv..., s.weight_plan, s.weight_stats, s.input_plan,
-                     s.input_stats, s.choice, c.stream);
+      return op.call(c.x, c.weight, c.bias, conv..., state, c.stream);
     });
   }
 
@@ -119,19 +116,17 @@ struct Layer {
       kept["has_bias"] = bias.has_value() && bias->requires_grad();
       if (!kIsLinear)
         kept["conv"] = Lists{c.conv.stride, c.conv.padding, c.conv.dilation, {c.conv.groups}};
-      kept["state"] = variable_list{c.state.weight_plan, c.state.weight_stats, c.state.input_plan,
-                                    c.state.input_stats, c.state.choice};
+      kept["state"] = c.state.list();
       kept["stream"] = c.stream;
       at::AutoDispatchBelowADInplaceOrView below_autograd;
       return plain(c);
     }
 
     static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-      check_first_backward(kIsLinear ? "sparse_linear" : "sparse_conv2d");
-      static const auto op = find_op<Gradients(
-          const Tensor&, const Tensor&, const Tensor&, Conv..., std::array<bool, 3>, Tensor, Tensor,
-          Tensor, Tensor, Tensor, std::int64_t)>(kIsLinear ? "slimgrad::sparse_linear_backward"
-                                                           : "slimgrad::sparse_conv2d_backward");
+      check_first_backward(kOp);
+      static const auto op = find_op<Gradients(const Tensor&, const Tensor&, const Tensor&, Conv...,
+                                               std::array<bool, 3>, at::TensorList, std::int64_t)>(
+          kIsLinear ? "slimgrad::sparse_linear_backward" : "slimgrad::sparse_conv2d_backward");
       variable_list result(4);
       if (!gradients[0].defined()) return result;
       auto& kept = context->saved_data;
@@ -143,8 +138,8 @@ struct Layer {
       const auto flat = [](const Tensor& x) { return kIsLinear ? as_matrix(x) : x; };
       const auto [dx, dw, bias] =
           with_conv(ConvArguments(lists[0], lists[1], lists[2], lists[3][0]), [&](Conv... conv) {
-            return op.call(flat(gradients[0]), flat(saved[0]), saved[1], conv..., wanted, state[0],
-                           state[1], state[2], state[3], state[4], kept["stream"].toInt());
+            return op.call(flat(gradients[0]), flat(saved[0]), saved[1], conv..., wanted, state,
+                           kept["stream"].toInt());
           });
       if (wanted[0]) result[0] = kIsLinear ? dx.reshape_symint(saved[0].sym_sizes()) : dx;
       if (wanted[1]) result[1] = dw;
@@ -159,16 +154,16 @@ using Conv2d = Layer<at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, std::int
 }  // namespace
 
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
-  m.impl("sparse_linear", Linear::spread<Linear::plain>);
-  m.impl("sparse_conv2d", Conv2d::spread<Conv2d::plain>);
+  m.impl("sparse_linear", ValueErrors<&Linear::spread<Linear::plain>>::call);
+  m.impl("sparse_conv2d", ValueErrors<&Conv2d::spread<Conv2d::plain>>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
   m.impl("sparse_linear", ValueErrors<&Linear::spread<Linear::autograd>>::call);
   m.impl("sparse_conv2d", ValueErrors<&Conv2d::spread<Conv2d::autograd>>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, AutocastCPU, m) {
-  m.impl("sparse_linear", Linear::spread<Linear::autocast>);
-  m.impl("sparse_conv2d", Conv2d::spread<Conv2d::autocast>);
+  m.impl("sparse_linear", ValueErrors<&Linear::spread<Linear::autocast>>::call);
+  m.impl("sparse_conv2d", ValueErrors<&Conv2d::spread<Conv2d::autocast>>::call);
 }
 
 }  // namespace slimgrad::torch_ops

@@ -121,7 +121,7 @@ TEST(FewbitArrays, SaysWhatIsWrong) {
               ThrowsMessage<InvalidArgument>(HasSubstr("[stepwise_backward] expected")));
   EXPECT_THAT([&] { stepwise_backward(in, codes, table, std::span(result).first(599)); },
               ThrowsMessage<InvalidArgument>(HasSubstr("as many results as gradients")));
-  EXPECT_THAT([&] { stepwise_codes(in, optimal_steps("gelu", 5), codes); },
+  EXPECT_THAT([&] { stepwise_codes(in, steps("gelu", 5), codes); },
               ThrowsMessage<InvalidArgument>(HasSubstr("2, 4, 8 or 16 levels")));
   EXPECT_THAT([&] { stepwise_codes(in, {.borders = {0.0}, .levels = {1.0}}, codes); },
               ThrowsMessage<InvalidArgument>(HasSubstr("1 levels and 1 borders")));

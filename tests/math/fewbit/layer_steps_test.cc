@@ -66,11 +66,11 @@ TEST(LayerSteps, ExactOnBothSidesOfEveryJump) {
 TEST(LayerSteps, OtherwiseOptimal) {
   const StepTable layer = layer_steps("elu", {{"alpha", 0.5}}, 2, -5, 5, StepWeight::kUniform);
   const StepTable optimal =
-      optimal_steps(activation_target("elu", {{"alpha", 0.5}}), 2, -5, 5, StepWeight::kUniform);
+      steps(activation_target("elu", {{"alpha", 0.5}}), 2, -5, 5, StepWeight::kUniform);
   EXPECT_EQ(layer.borders, optimal.borders);
   EXPECT_EQ(layer.levels, optimal.levels);
   EXPECT_EQ(layer_steps("gelu", {}, 3).levels,
-            optimal_steps("gelu", 3, -10, 10, StepWeight::kNormal).levels);
+            steps("gelu", 3, -10, 10, StepWeight::kNormal).levels);
 }
 
 }  // namespace

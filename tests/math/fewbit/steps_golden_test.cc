@@ -56,7 +56,7 @@ TEST(StepsGolden, GoldenErrorsTrueErrorsAndStationarity) {
         if (bits == 0) continue;
         SCOPED_TRACE(name + " " + measure.name + " " + bits_text);
         const double end = measure.half_width;
-        const StepTable table = optimal_steps(target, bits, -end, end, measure.kind);
+        const StepTable table = steps(target, bits, -end, end, measure.kind);
         const double error = expected.at(even ? "error_two_sided" : "error").template get<double>();
         EXPECT_NEAR(table.error, error, 1e-9 * error + 1e-25);
         EXPECT_EQ(table.even, even);
@@ -76,7 +76,7 @@ TEST(StepsGolden, UniqueOptimaHaveTheGoldenBorders) {
   for (const char* name : {"softplus", "elu", "selu", "hardswish"}) {
     const auto& expected = activations.at(name).at("normal").at("3");
     if (expected.value("mirror_twin_equally_optimal", false)) continue;
-    const StepTable table = optimal_steps(name, 3, -10, 10, StepWeight::kNormal);
+    const StepTable table = steps(name, 3, -10, 10, StepWeight::kNormal);
     const auto borders = expected.at("borders").get<std::vector<double>>();
     const auto levels = expected.at("levels").get<std::vector<double>>();
     for (std::size_t i = 0; i < 7; ++i) EXPECT_NEAR(table.borders[i], borders[i + 1], 1e-9) << name;
@@ -88,7 +88,7 @@ TEST(StepsGolden, PublishedErrors) {
   // Errors for 1 to 4 bits on -10 .. 10, as in the method's table.
   const auto expect = [](const char* name, std::array<double, 4> errors) {
     for (int bits = 1; bits <= 4; ++bits)
-      EXPECT_NEAR(optimal_steps(name, bits).error, errors[bits - 1], 6e-7) << name << bits;
+      EXPECT_NEAR(steps(name, bits).error, errors[bits - 1], 6e-7) << name << bits;
   };
   expect("gelu", {.141047, .040563, .011898, .003140});
   expect("silu", {.214978, .047849, .017018, .004464});

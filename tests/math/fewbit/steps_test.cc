@@ -52,7 +52,7 @@ TEST(Steps, NoGridFindsABetterTable) {
     target.even = false;
     for (const int bits : {1, 2, 3}) {
       // The ends make hardswish's jumps, and the others', fall on the grid of step 0.02.
-      const StepTable table = optimal_steps(target, bits, -4, 6, StepWeight::kNormal);
+      const StepTable table = steps(target, bits, -4, 6, StepWeight::kNormal);
       const double grid = coarse_grid_error(target, bits, -4, 6, normal_density);
       EXPECT_LE(table.error, grid + 1e-6 * grid + 1e-12) << name << ' ' << bits;
       EXPECT_GE(table.error, 0.9 * grid - 1e-12) << name << ' ' << bits;
@@ -64,7 +64,7 @@ TEST(Steps, MovingAnythingNeverHelps) {
   const double low = -6, high = 6;
   for (const std::string_view name : activation_names()) {
     const StepTarget target = activation_target(name);
-    const StepTable table = optimal_steps(target, 2, low, high, normal_density);
+    const StepTable table = steps(target, 2, low, high, normal_density);
     const auto error = [&](const StepTable& other) {
       return integrate_error(other, target, low, high, normal_density);
     };
@@ -92,7 +92,7 @@ TEST(Steps, PiecewiseConstantDerivativesAreExact) {
     const int needed = std::string_view(name) == "relu6" ? 2 : 1;
     for (int bits = needed; bits <= 5; ++bits)
       for (const StepWeight weight : {StepWeight::kUniform, StepWeight::kNormal}) {
-        const StepTable table = optimal_steps(name, bits, -10, 10, weight);
+        const StepTable table = steps(name, bits, -10, 10, weight);
         SCOPED_TRACE(name);
         expect_well_formed(table, bits);
         EXPECT_LT(table.error, 1e-28);
@@ -100,17 +100,17 @@ TEST(Steps, PiecewiseConstantDerivativesAreExact) {
           EXPECT_NEAR(level_at(table, x), target.derivative(x), 1e-15) << x;
       }
   }
-  const StepTable relu = optimal_steps("relu", 1);
+  const StepTable relu = steps("relu", 1);
   EXPECT_THAT(relu.borders, testing::ElementsAre(0));
   EXPECT_THAT(relu.levels, testing::ElementsAre(0, 1));
   EXPECT_EQ(level_at(relu, 0), 0);  // as torch has it
-  EXPECT_THAT(optimal_steps("relu", 2).borders, testing::ElementsAre(-5, 0, 5));
-  EXPECT_THAT(optimal_steps("hardsigmoid", 1).borders, testing::ElementsAre(3));
+  EXPECT_THAT(steps("relu", 2).borders, testing::ElementsAre(-5, 0, 5));
+  EXPECT_THAT(steps("hardsigmoid", 1).borders, testing::ElementsAre(3));
   // Three pieces in one bit: not exact, the best two. Left of 6 the error is least with the border
   // at 0: int over 0 .. 10 of a 0/1 function with mean 0.6 is 10 * 0.6 * 0.4.
-  EXPECT_NEAR(optimal_steps("relu6", 1).error, 2.4, 1e-12);
+  EXPECT_NEAR(steps("relu6", 1).error, 2.4, 1e-12);
   // An interval without the jump: a constant.
-  const StepTable constant = optimal_steps("relu", 2, 1, 5);
+  const StepTable constant = steps("relu", 2, 1, 5);
   EXPECT_THAT(constant.levels, testing::Each(1));
   EXPECT_THAT(constant.borders, testing::ElementsAre(2, 3, 4));
 }
@@ -118,15 +118,15 @@ TEST(Steps, PiecewiseConstantDerivativesAreExact) {
 TEST(Steps, FoldingCountsBothSides) {
   // The folded table over -10 .. 10 is the plain one over 0 .. 10, with twice the error.
   StepTarget target = activation_target("tanh");
-  const StepTable folded = optimal_steps(target, 3, -10, 10);
+  const StepTable folded = steps(target, 3, -10, 10);
   target.even = false;
-  const StepTable half = optimal_steps(target, 3, 0, 10);
+  const StepTable half = steps(target, 3, 0, 10);
   EXPECT_TRUE(folded.even);
   EXPECT_FALSE(half.even);
   EXPECT_NEAR(folded.error, 2 * half.error, 1e-12 * half.error);
   for (std::size_t i = 0; i < 7; ++i) EXPECT_NEAR(folded.borders[i], half.borders[i], 1e-9);
   // Twice as many pieces on the half line: better than the unfolded table.
-  EXPECT_LT(folded.error, optimal_steps(target, 3, -10, 10).error);
+  EXPECT_LT(folded.error, steps(target, 3, -10, 10).error);
 }
 
 TEST(Steps, FoldingAnyIntervalAndAnyWeight) {
@@ -138,7 +138,7 @@ TEST(Steps, FoldingAnyIntervalAndAnyWeight) {
     for (const auto& [low, high] : intervals)
       for (const int bits : {1, 3}) {
         SCOPED_TRACE(testing::Message() << name << ' ' << low << ' ' << high << ' ' << bits);
-        const StepTable table = optimal_steps(target, bits, low, high, lopsided);
+        const StepTable table = steps(target, bits, low, high, lopsided);
         EXPECT_TRUE(table.even);
         expect_well_formed(table, bits);
         EXPECT_NEAR(integrate_error(table, target, low, high, lopsided), table.error,
@@ -147,8 +147,8 @@ TEST(Steps, FoldingAnyIntervalAndAnyWeight) {
   }
   // Mirrored interval and weight: the same table.
   const auto mirrored = [&](double x) { return lopsided(-x); };
-  const StepTable a = optimal_steps(activation_target("tanh"), 2, -2, 5, lopsided);
-  const StepTable b = optimal_steps(activation_target("tanh"), 2, -5, 2, mirrored);
+  const StepTable a = steps(activation_target("tanh"), 2, -2, 5, lopsided);
+  const StepTable b = steps(activation_target("tanh"), 2, -5, 2, mirrored);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(a.borders[i], b.borders[i], 1e-9);
 }
 
@@ -157,13 +157,13 @@ TEST(Steps, LineUnderUniformWeight) {
   const StepTarget target{[](double x) { return x; }, {}, false};
   for (int bits = 1; bits <= 5; ++bits) {
     const int n = 1 << bits;
-    const StepTable table = optimal_steps(target, bits, 0, 1, [](double) { return 1.0; });
+    const StepTable table = steps(target, bits, 0, 1, [](double) { return 1.0; });
     EXPECT_NEAR(table.error, 1.0 / (12 * n * n), 1e-14);
     for (int i = 0; i < n; ++i) EXPECT_NEAR(table.levels[i], (i + 0.5) / n, 1e-12);
     for (int i = 1; i < n; ++i) EXPECT_NEAR(table.borders[i - 1], 1.0 * i / n, 1e-12);
   }
   // The same, tiny and shifted: nothing assumes a scale.
-  const StepTable tiny = optimal_steps(target, 2, 3, 3 + 1e-6);
+  const StepTable tiny = steps(target, 2, 3, 3 + 1e-6);
   EXPECT_NEAR(tiny.borders[1], 3 + 5e-7, 1e-11);
 }
 
@@ -175,24 +175,22 @@ TEST(Steps, LloydMaxQuantizerOfTheNormal) {
   const double errors[] = {0.3633802276324186, 0.11748184782932947, 0.034547760788503634,
                            0.009501008008191647, 0.0025046683556742};
   for (int bits = 1; bits <= 5; ++bits)
-    EXPECT_NEAR(optimal_steps(target, bits, -30, 30, StepWeight::kNormal).error, errors[bits - 1],
-                1e-11);
+    EXPECT_NEAR(steps(target, bits, -30, 30, StepWeight::kNormal).error, errors[bits - 1], 1e-11);
 }
 
 TEST(Steps, WeightsWithTailsGapsAndManyBreaks) {
   // Far tails: the mass beyond 10 is 1e-23, beyond 40 it is zero in double precision.
   for (const char* name : {"gelu", "silu", "hardswish", "tanh"}) {
-    const double expected = optimal_steps(name, 4, -10, 10, StepWeight::kNormal).error;
+    const double expected = steps(name, 4, -10, 10, StepWeight::kNormal).error;
     for (const double end : {40.0, 100.0, 3000.0})
-      EXPECT_NEAR(optimal_steps(name, 4, -end, end, StepWeight::kNormal).error, expected,
-                  1e-9 * expected)
+      EXPECT_NEAR(steps(name, 4, -end, end, StepWeight::kNormal).error, expected, 1e-9 * expected)
           << name << ' ' << end;
   }
   // A gap without weight.
   StepTarget gap = activation_target("silu");
   gap.breaks.insert(gap.breaks.end(), {-1, 1});
   const Function outside = [](double x) { return std::abs(x) > 1 ? 1.0 : 0.0; };
-  const StepTable table = optimal_steps(gap, 3, -5, 5, outside);
+  const StepTable table = steps(gap, 3, -5, 5, outside);
   expect_well_formed(table, 3);
   EXPECT_NEAR(integrate_error(table, gap, -5, 5, outside), table.error, 1e-9 * table.error);
   // A histogram: 1000 bins of the normal density, close to the density itself.
@@ -201,8 +199,8 @@ TEST(Steps, WeightsWithTailsGapsAndManyBreaks) {
   const Function histogram = [](double x) {
     return normal_density((std::floor(x * 100) + 0.5) / 100);
   };
-  const double expected = optimal_steps("gelu", 3, -5, 5, StepWeight::kNormal).error;
-  const StepTable from_bins = optimal_steps(binned, 3, -5, 5, histogram);
+  const double expected = steps("gelu", 3, -5, 5, StepWeight::kNormal).error;
+  const StepTable from_bins = steps(binned, 3, -5, 5, histogram);
   expect_well_formed(from_bins, 3);
   EXPECT_NEAR(from_bins.error, expected, 1e-3 * expected);
 }
@@ -211,7 +209,7 @@ TEST(Steps, MoreBitsAndScaling) {
   for (const char* name : {"gelu", "mish", "quick_gelu", "selu"}) {
     double before = std::numeric_limits<double>::infinity();
     for (int bits = 1; bits <= 5; ++bits) {
-      const double error = optimal_steps(name, bits).error;
+      const double error = steps(name, bits).error;
       EXPECT_LT(error, before);
       before = error;
     }
@@ -219,29 +217,29 @@ TEST(Steps, MoreBitsAndScaling) {
   // The error is linear in the weight, quadratic in the target; borders do not change.
   const StepTarget target = activation_target("gelu");
   const StepTarget scaled{[&](double x) { return -1e3 * target.derivative(x); }, {0.0}, false};
-  const StepTable plain = optimal_steps(target, 3, -7, 9, normal_density);
+  const StepTable plain = steps(target, 3, -7, 9, normal_density);
   const StepTable other =
-      optimal_steps(scaled, 3, -7, 9, [](double x) { return 1e-9 * normal_density(x); });
+      steps(scaled, 3, -7, 9, [](double x) { return 1e-9 * normal_density(x); });
   EXPECT_NEAR(other.error, 1e-3 * plain.error, 1e-12 * plain.error);
   for (std::size_t i = 0; i < 7; ++i) EXPECT_NEAR(other.borders[i], plain.borders[i], 1e-9);
 }
 
 TEST(Steps, UndeclaredJumpIsFoundAnyway) {
   const StepTarget target{[](double x) { return x > 0.3 ? 1.0 : 0.0; }, {}, false};
-  const StepTable table = optimal_steps(target, 1, -10, 10);
+  const StepTable table = steps(target, 1, -10, 10);
   EXPECT_NEAR(table.borders[0], 0.3, 1e-9);
   EXPECT_LT(table.error, 1e-9);
-  expect_well_formed(optimal_steps(target, 5, -10, 10), 5);
+  expect_well_formed(steps(target, 5, -10, 10), 5);
 }
 
 TEST(Steps, RefusesBadArguments) {
   const double inf = std::numeric_limits<double>::infinity();
-  for (const int bits : {-1, 0, 6, 64}) EXPECT_THROW(optimal_steps("gelu", bits), InvalidArgument);
+  for (const int bits : {-1, 0, 6, 64}) EXPECT_THROW(steps("gelu", bits), InvalidArgument);
   const std::pair<double, double> intervals[] = {{1, 1},    {2, 1},   {NAN, 1},           {0, NAN},
                                                  {-inf, 1}, {0, inf}, {-1.5e308, 1.5e308}};
   for (const auto& [low, high] : intervals)
-    EXPECT_THROW(optimal_steps("gelu", 3, low, high), InvalidArgument) << low << ' ' << high;
-  EXPECT_THROW(optimal_steps("nonsense", 3), InvalidArgument);
+    EXPECT_THROW(steps("gelu", 3, low, high), InvalidArgument) << low << ' ' << high;
+  EXPECT_THROW(steps("nonsense", 3), InvalidArgument);
   EXPECT_THROW(parse_step_weight("gaussian"), InvalidArgument);
   EXPECT_EQ(parse_step_weight("normal"), StepWeight::kNormal);
   EXPECT_EQ(parse_step_weight("uniform"), StepWeight::kUniform);
@@ -250,21 +248,21 @@ TEST(Steps, RefusesBadArguments) {
   const Function one = [](double) { return 1.0; };
   for (const double bad : {std::nan(""), inf, -1.0}) {
     const Function weight = [=](double x) { return x > 3 ? bad : 1.0; };
-    EXPECT_THROW(optimal_steps(gelu, 3, -5, 5, weight), InvalidArgument) << bad;
+    EXPECT_THROW(steps(gelu, 3, -5, 5, weight), InvalidArgument) << bad;
   }
-  EXPECT_THROW(optimal_steps(gelu, 3, -5, 5, [](double) { return 0.0; }), InvalidArgument);
-  EXPECT_THROW(optimal_steps("gelu", 3, 50, 60, StepWeight::kNormal), InvalidArgument);
-  EXPECT_THROW(optimal_steps(gelu, 3, -5, 5, Function()), InvalidArgument);
-  EXPECT_THROW(optimal_steps(StepTarget{}, 3, -5, 5, one), InvalidArgument);
-  EXPECT_THROW(optimal_steps({[](double x) { return std::log(x); }, {}, false}, 3, -5, 5, one),
+  EXPECT_THROW(steps(gelu, 3, -5, 5, [](double) { return 0.0; }), InvalidArgument);
+  EXPECT_THROW(steps("gelu", 3, 50, 60, StepWeight::kNormal), InvalidArgument);
+  EXPECT_THROW(steps(gelu, 3, -5, 5, Function()), InvalidArgument);
+  EXPECT_THROW(steps(StepTarget{}, 3, -5, 5, one), InvalidArgument);
+  EXPECT_THROW(steps({[](double x) { return std::log(x); }, {}, false}, 3, -5, 5, one),
                InvalidArgument);
-  EXPECT_THROW(optimal_steps({gelu.derivative, {NAN}, false}, 3, -5, 5, one), InvalidArgument);
-  EXPECT_THROW(optimal_steps({gelu.derivative, {}, true}, 3, -5, 5, one), InvalidArgument);
+  EXPECT_THROW(steps({gelu.derivative, {NAN}, false}, 3, -5, 5, one), InvalidArgument);
+  EXPECT_THROW(steps({gelu.derivative, {}, true}, 3, -5, 5, one), InvalidArgument);
   try {
-    optimal_steps("gelu", 6);
+    steps("gelu", 6);
     FAIL();
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "[optimal_steps] expected 1 to 5 bits, got 6");
+    EXPECT_STREQ(error.what(), "[steps] expected 1 to 5 bits, got 6");
   }
 }
 

@@ -176,3 +176,23 @@ def test_bad_tensors():
     with pytest.raises(ValueError, match="does not require a gradient"):
         sg.prune_(torch.ones(3, requires_grad=True), 1.0)
     assert np.isnan(sg.prune(torch.tensor([math.nan]), 1.0).item())
+
+
+def test_compiled_without_a_seed_it_draws_as_it_does_uncompiled():
+    def drawn(x):
+        return (
+            sg.prune(x, 1.0),
+            sg.prune(x, 1.0),
+            sg.quantize(x, "1-4-1", 0.5, "stochastic"),
+            sg.pack(x, "1-4-1", 0.5, "stochastic").data,
+        )
+
+    torch._dynamo.reset()
+    x = torch.randn(4096)
+    results = []
+    for call in (drawn, torch.compile(drawn, fullgraph=True, backend="aot_eager")):
+        torch.manual_seed(1)
+        results.append(call(x))
+    for eager, graph in zip(*results, strict=True):
+        assert torch.equal(eager, graph)
+    assert not torch.equal(results[1][0], results[1][1])

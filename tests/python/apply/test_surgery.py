@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.optim.swa_utils import AveragedModel
 
 import slimgrad as sg
-from slimgrad.compression.handles import GatedLayer
+from slimgrad.compression.handles import LayerHandle
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,9 +59,9 @@ def test_a_failure_half_way_is_undone(monkeypatch):
         if made:
             raise KeyboardInterrupt
         made.append(1)
-        return GatedLayer(*arguments)
+        return LayerHandle(*arguments)
 
-    monkeypatch.setattr("slimgrad.compression.compress.GatedLayer", fails)
+    monkeypatch.setattr("slimgrad.compression.compress.LayerHandle", fails)
     with pytest.raises(KeyboardInterrupt):
         sg.compress(model, "fp6", activations=3)
     assert made and is_plain(model, WithActivations())

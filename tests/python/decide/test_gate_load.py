@@ -1,8 +1,8 @@
-"""load_gate_: a saved state goes on to the bit, settings stay, and damage is refused."""
+"""load_gate: a saved state goes on to the bit, settings stay, and damage is refused."""
 
 import pytest
 import torch
-from gate_samples import SETTINGS, lognormal, state
+from gate_samples import SETTINGS, load_gate, lognormal, state
 from plan_fields import SCHEDULE, Plan, layer_report
 
 import slimgrad as sg
@@ -23,7 +23,7 @@ def used(*parts, passes=3, **fields):
 def test_equal_settings_go_on_to_the_bit(name):
     plan, stats = used(*SETTINGS[name], REFRESH_EVERY=0)
     plan_again, stats_again = state(*SETTINGS[name], REFRESH_EVERY=0, SEED_LOW=99)
-    assert ops.load_gate_(plan_again, stats_again, plan, stats) == []
+    assert load_gate(plan_again, stats_again, plan, stats) == []
     assert torch.equal(plan_again, plan) and torch.equal(stats_again, stats)
     grad = lognormal((100, 100), seed=9)
     got = ops.compress_gradient(grad, plan_again, stats_again, 0)
@@ -33,16 +33,16 @@ def test_equal_settings_go_on_to_the_bit(name):
 def test_its_own_state_and_a_fresh_one():
     plan, stats = used(sg.Prune(0.8))
     before = plan.clone(), stats.clone()
-    assert ops.load_gate_(plan, stats, plan, stats) == []
+    assert load_gate(plan, stats, plan, stats) == []
     assert torch.equal(plan, before[0]) and torch.equal(stats, before[1])
-    assert ops.load_gate_(plan, stats, *state(sg.Prune(0.8))) == []
+    assert load_gate(plan, stats, *state(sg.Prune(0.8))) == []
     assert layer_report(plan, stats)["calls"] == 0 and not stats.any()
 
 
 def test_settings_stay_and_are_named():
     plan, stats = state(sg.Prune(0.5, method="lognormal"), sg.Quantize(format="1-3-2"))
     saved = used(sg.Prune(0.9), sg.Quantize(4))
-    assert ops.load_gate_(plan, stats, *saved) == [
+    assert load_gate(plan, stats, *saved) == [
         "sparsity 0.5, the state has 0.9",
         "bits 6, the state has 4",
         "format '1-3-2', the state has none",
@@ -59,10 +59,10 @@ def test_the_loss_scale():
     ours = sg.Quantize(6, scale=sg.LossScale(2.0**16))
     plan, stats = state(ours)
     saved, saved_stats = used(ours, FIXED_SCALE=2.0**-12, GOOD_STEPS=7)
-    assert ops.load_gate_(plan, stats, saved, saved_stats) == []
+    assert load_gate(plan, stats, saved, saved_stats) == []
     assert plan[Plan.FIXED_SCALE] == 2.0**-12 and plan[Plan.GOOD_STEPS] == 7
     plan, stats = state(sg.Quantize(6, scale=sg.LossScale(1000.0)))
-    said = ops.load_gate_(plan, stats, saved, saved_stats)
+    said = load_gate(plan, stats, saved, saved_stats)
     assert said == ["loss scale 1000, the state has 65536"]
     assert plan[Plan.FIXED_SCALE] == 1e-3 and plan[Plan.GOOD_STEPS] == 0
 
@@ -72,7 +72,7 @@ def test_a_saved_state_that_has_a_gap():
     plan, stats = used(sg.Prune(0.8))
     ours = state(sg.Prune(0.8))
     gaps = [torch.stack([t, t], 1)[:, 0] for t in (plan, stats)]
-    assert ops.load_gate_(*ours, *gaps) == []
+    assert load_gate(*ours, *gaps) == []
     assert torch.equal(ours[0], plan) and torch.equal(ours[1], stats)
 
 
@@ -115,7 +115,7 @@ def refused(saved_plan, saved_stats, match):
     plan, stats = used(sg.Prune(0.5), sg.Quantize(6), passes=1)
     before = plan.clone(), stats.clone()
     with pytest.raises(ValueError, match=match):
-        ops.load_gate_(plan, stats, saved_plan, saved_stats)
+        load_gate(plan, stats, saved_plan, saved_stats)
     assert torch.equal(plan, before[0]) and torch.equal(stats, before[1])
 
 
@@ -137,7 +137,7 @@ def test_spoilt_statistics_change_nothing(field):
     plan, stats = used(sg.Prune(0.5))
     index, value = SPOILT_STATS[field]
     stats[index] = value
-    refused(plan, stats, r"\[load_gate\] expected in saved_stats .*, got ")
+    refused(plan, stats, r"\[load_state_dict\] \(model\): expected in saved_stats .*, got ")
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -150,19 +150,23 @@ def test_another_size_or_type(which, spoil):
     saved = list(used(sg.Prune(0.5)))
     saved[which] = spoil(saved[which])
     name = ("saved_plan", "saved_stats")[which]
-    refused(*saved, rf"\[load_gate\] expected {name} as a contiguous float64 CPU tensor of \d+")
+    refused(
+        *saved,
+        rf"\[load_state_dict\] .*: expected {name} as a contiguous float64 CPU tensor of \d+",
+    )
 
 
 def test_ours_is_on_the_cpu():
     saved = used(sg.Prune(0.5))
     plan, stats = state(sg.Prune(0.5))
     with pytest.raises(ValueError, match=r"expected plan as a contiguous float64 CPU .* on meta"):
-        ops.load_gate_(plan.to("meta"), stats, *saved)
+        load_gate(plan.to("meta"), stats, *saved)
     with pytest.raises(ValueError, match=r"expected stats as a contiguous float64 CPU .* on meta"):
-        ops.load_gate_(plan, stats.to("meta"), *saved)
+        load_gate(plan, stats.to("meta"), *saved)
 
 
-def test_no_derivative():
+def test_a_state_that_requires_a_gradient():
     plan, stats = used(sg.Prune(0.5))
-    with pytest.raises(ValueError, match="does not require a gradient"):
-        ops.load_gate_(*state(sg.Prune(0.5)), plan.requires_grad_(), stats)
+    ours = state(sg.Prune(0.5))
+    assert load_gate(*ours, plan.clone().requires_grad_(), stats) == []
+    assert torch.equal(ours[0], plan) and not ours[0].requires_grad

@@ -126,7 +126,7 @@ def test_a_model_of_small_tensors_has_nothing_to_code():
         ({"latency": math.nan}, r"expected latency to be seconds"),
         ({"bandwidth": "fast"}, r"expected bandwidth in bits per second"),
         ({"gradients": []}, r"expected gradients to be tensors, got none"),
-        ({"codecs": ["fp3"]}, r"fp3"),
+        ({"codecs": ["fp9"]}, r"fp9"),
     ],
 )
 def test_what_it_refuses(arguments, message):

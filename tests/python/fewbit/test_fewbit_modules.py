@@ -161,6 +161,7 @@ def test_compile_fullgraph(bits, dynamic):
         torch.testing.assert_close(parameter.grad, gradient)
 
 
+TANH = sg.steps("tanh", 2)
 WITH_NUMBERS = {
     "elu": lambda x, a, bits: S.elu(x, a, bits=bits),
     "celu": lambda x, a, bits: S.celu(x, a, bits=bits),
@@ -188,6 +189,37 @@ def test_numbers_may_change_under_dynamic_compilation(function):
             results.append((y.detach(), *torch.autograd.grad(y.sum(), x)))
         assert torch.equal(results[0][0], results[1][0])
         assert torch.equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: S.max_pool2d(x, 2),
+        lambda x: S.max_pool2d(x, (3, 2), 2, 1, 1, True),
+        lambda x: S.prelu(x, torch.tensor([0.1, 0.2, 0.3])),
+        lambda x: S.stepwise(x, torch.tanh, TANH),
+    ],
+    ids=["max_pool2d", "overlapping", "prelu", "stepwise"],
+)
+def test_sizes_may_change_under_dynamic_compilation(function):
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for size in [(2, 3, 12, 14), (5, 3, 9, 11)]:
+        x = torch.randn(size, requires_grad=True)
+        results = [
+            (y, *torch.autograd.grad(y.square().sum(), x)) for y in (function(x), compiled(x))
+        ]
+        for eager, graph in zip(*results, strict=True):
+            assert torch.equal(eager, graph)
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_opcheck_of_masks(needs_grad):
+    ops = torch.ops.slimgrad
+    x = torch.randn(2, 3, 8, 9, requires_grad=needs_grad)
+    torch.library.opcheck(ops.prelu.default, (x, torch.tensor([0.1, 0.2, 0.3])))
+    torch.library.opcheck(ops.max_pool2d.default, (x, [2, 2], [], [0, 0], [1, 1], False))
+    torch.library.opcheck(ops.dropout.default, (x, 0.3, False))
 
 
 def test_compile_with_inductor():

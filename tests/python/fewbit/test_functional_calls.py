@@ -198,7 +198,7 @@ def test_a_report_of_nothing_says_why():
         (lambda: nn.Hardtanh(-1, 2), "2 bits instead of the input, exact"),
         (nn.GELU, "3 bits instead of the input"),
         (nn.Dropout, "1 bit instead of the mask"),
-        (lambda: nn.MaxPool2d(2), "4 bits an output instead of the input and 64"),
+        (lambda: nn.MaxPool2d(2), "4 bits per output instead of the input and 64 bits per output"),
     ],
 )
 def test_what_is_saved_is_said(make, saved):

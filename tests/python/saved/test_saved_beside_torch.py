@@ -3,12 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from saved_samples import Block, Gpt, cnn, cnn_step, error, gpt_step, gradients, same, texts
+from saved_samples import Block, Gpt, Left, cnn, cnn_step, error, gpt_step, gradients, same, texts
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import slimgrad as sg
-from slimgrad.saved import rules
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -48,7 +47,7 @@ def test_checkpointed_parts_are_recomputed_from_every_bit(reentrant, backward_in
     if not backward_inside:
         loss.backward()
     assert same([p.grad for p in model.parameters()], plain)
-    assert keeping.tally.left[rules.CHECKPOINT][0] == 3
+    assert keeping.tally.left[Left.CHECKPOINT][0] == 3
 
 
 def test_keep_inside_a_checkpointed_part():
@@ -160,7 +159,7 @@ def test_under_a_dispatch_mode_nothing_is_packed():
     with FlopCounterMode(display=False), sg.saved_tensors(seed=1) as keeping:
         loss = (x * 1).sin().sum()
     loss.backward()
-    assert list(keeping.tally.left) == [rules.TRACED] and torch.equal(x.grad, x.cos())
+    assert list(keeping.tally.left) == [Left.TRACED] and torch.equal(x.grad, x.cos())
 
 
 def test_keep_around_a_compiled_model():
@@ -173,7 +172,7 @@ def test_keep_around_a_compiled_model():
     model.zero_grad()
     loss.backward()
     assert error([p.grad for p in model.parameters()], plain) < 1e-4
-    assert rules.COMPILED in keeping.tally.left
+    assert Left.COMPILED in keeping.tally.left
 
 
 def test_compiled_parts_of_a_model():
@@ -186,7 +185,7 @@ def test_compiled_parts_of_a_model():
     for _ in range(2):  # The first pass compiles.
         assert error(gradients(model, gpt_step), plain) < 0.03
     tally = controller.saved.tally
-    assert tally.packed >= 8 and rules.COMPILED in tally.left
+    assert tally.packed >= 8 and Left.COMPILED in tally.left
 
 
 def test_transforms_of_torch_func_refuse():

@@ -210,17 +210,14 @@ def test_a_choice_of_another_size():
         backward(ours, x, grad)
 
 
-def test_opcheck():
-    choice = sg.nn.Linear(4, 4).slimgrad_sparse.choice
-    ops = torch.ops.slimgrad
-    for op, arguments in [
-        (ops.set_sparse_ways_.default, ("dense", "")),
-        (ops.time_sparse_ways_.default, (True,)),
-    ]:
-        torch.library.opcheck(op, (choice, *arguments))
-
-
 OPS = torch.ops.slimgrad
+
+
+def layer_with(choice):
+    """Another layer's state with this choice, and the group that holds it alone."""
+    state = linear()[1].slimgrad_sparse
+    state.choice = choice
+    return state, state.alone()
 
 
 def saved_choice(always=False):
@@ -228,43 +225,50 @@ def saved_choice(always=False):
     _, ours, x, grad = linear()
     choice = OPS.new_sparse_choice(always)
     ours.slimgrad_sparse.choice = choice
-    OPS.set_sparse_ways_(choice, "dense", "")
+    ours.slimgrad_sparse.set_way("dense", "weight")
     backward(ours, x, grad)
     return choice
+
+
+def load(choice, saved):
+    """The settings that a saved choice does not have, in words."""
+    _, group = layer_with(choice)
+    return list(group.load_state(group.state() | {"choice": saved})["differences"])
 
 
 def test_a_saved_choice_goes_on():
     saved = saved_choice()
     choice = OPS.new_sparse_choice(False)
-    assert OPS.load_sparse_choice_(choice, saved) == []
+    assert load(choice, saved) == []
     assert torch.equal(choice, saved)
-    assert OPS.sparse_report(choice, "weight")[:2] == ("dense", "user")
-    assert OPS.sparse_report(choice, "input")[1] == "model"
+    rows = layer_with(choice)[0].choices()
+    assert rows["weight"]["setting"] == "dense" and rows["weight"]["chosen_by"] == "user"
+    assert rows["input"]["chosen_by"] == "model"
 
 
 def test_always_stays_as_it_was_set():
     always, choice = OPS.new_sparse_choice(True), OPS.new_sparse_choice(False)
-    said = OPS.load_sparse_choice_(choice, saved_choice(always=True))
+    said = load(choice, saved_choice(always=True))
     assert said == ["sparse_backward True, the state has 'always'"]
-    said = OPS.load_sparse_choice_(always, saved_choice())
+    said = load(always, saved_choice())
     assert said == ["sparse_backward 'always', the state has True"]
     # What was set by hand is state; what was not follows the setting.
     for here, way in [(choice, "auto"), (always, "sparse")]:
-        assert OPS.sparse_report(here, "weight")[0] == "dense"
-        assert OPS.sparse_report(here, "input")[0] == way
+        rows = layer_with(here)[0].choices()
+        assert rows["weight"]["setting"] == "dense" and rows["input"]["setting"] == way
 
 
 def test_by_hand_comes_before_always():
-    choice = OPS.new_sparse_choice(True)
-    OPS.set_sparse_ways_(choice, "auto", "")
-    assert OPS.sparse_report(choice, "weight")[0] == "auto"
-    assert OPS.sparse_report(choice, "input")[0] == "sparse"
+    state, _ = layer_with(OPS.new_sparse_choice(True))
+    state.set_way("auto", "weight")
+    rows = state.choices()
+    assert rows["weight"]["setting"] == "auto" and rows["input"]["setting"] == "sparse"
 
 
 def test_timing_is_no_part_of_a_saved_choice():
     saved, choice = saved_choice(), OPS.new_sparse_choice(False)
-    OPS.time_sparse_ways_(saved, True)
-    OPS.load_sparse_choice_(choice, saved)
+    layer_with(saved)[1].time_ways(True)
+    load(choice, saved)
     assert torch.equal(choice[2:], saved[2:]) and choice[1] == 0 and saved[1] == 1
 
 
@@ -282,8 +286,10 @@ def test_timing_is_no_part_of_a_saved_choice():
 def test_a_damaged_choice_changes_nothing(spoil):
     choice = OPS.new_sparse_choice(True)
     before = choice.clone()
-    with pytest.raises(ValueError, match=r"\[load_sparse_choice\] expected .*saved .*, got "):
-        OPS.load_sparse_choice_(choice, spoil(saved_choice()))
+    with pytest.raises(
+        ValueError, match=r"\[load_state_dict\] \(model\): expected .*saved .*, got "
+    ):
+        load(choice, spoil(saved_choice()))
     assert torch.equal(choice, before)
 
 
@@ -295,6 +301,6 @@ def test_a_state_elsewhere(which):
     plan, stats = OPS.new_gate_plan(prune="stochastic", sparsity=0.5), OPS.new_gate_stats()
     state = dict(zip(names, [plan, stats, plan.clone(), stats.clone(), layer.choice], strict=True))
     state[which] = state[which].to("meta")
-    arguments = grad, x, ours.weight.detach(), [True, True, True], *state.values(), 0
+    arguments = grad, x, ours.weight.detach(), [True, True, True], list(state.values()), 0
     with pytest.raises(ValueError, match=f"expected {which} as a contiguous float64 CPU"):
         OPS.sparse_linear_backward(*arguments)

@@ -19,7 +19,7 @@ def copies(ours, x, grad):
     state = ours.slimgrad_sparse.tensors()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         torch.ops.slimgrad.sparse_conv2d_backward(
-            grad, x, ours.weight.detach(), [1, 1], [1, 1], [1, 1], 1, [True, True, False], *state, 0
+            grad, x, ours.weight.detach(), [1, 1], [1, 1], [1, 1], 1, [True, True, False], state, 0
         )
     return [event.name for event in profile.events() if event.name in COPIES]
 

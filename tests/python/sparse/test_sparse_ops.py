@@ -78,11 +78,11 @@ def state_tensors(layer):
 def test_opcheck_linear(wanted):
     _, layer = pair(sg.nn.Linear, 8, 12)
     x, weight, bias = torch.randn(6, 8), layer.weight.detach(), layer.bias.detach()
-    arguments = (torch.randn(6, 12), x, weight, wanted, *state_tensors(layer), 0)
+    arguments = (torch.randn(6, 12), x, weight, wanted, state_tensors(layer), 0)
     torch.library.opcheck(ops.sparse_linear_backward.default, arguments)
     for bias_or_none in (bias, None):
         arguments = (x.requires_grad_(), weight.requires_grad_(), bias_or_none)
-        torch.library.opcheck(ops.sparse_linear.default, (*arguments, *state_tensors(layer), 0))
+        torch.library.opcheck(ops.sparse_linear.default, (*arguments, state_tensors(layer), 0))
 
 
 @pytest.mark.parametrize("always", [True, False], ids=["sparse", "dense"])
@@ -95,10 +95,10 @@ def test_opcheck_convolution(x_layout, weight_layout, always):
     weight = layer.weight.detach().to(memory_format=weight_layout)
     how = ([1, 1], [1, 0], [1, 1], 1)
     grad = torch.randn(2, 6, 7, 6).to(memory_format=x_layout)
-    arguments = (grad, x, weight, *how, (True, True, True), *state_tensors(layer), 0)
+    arguments = (grad, x, weight, *how, (True, True, True), state_tensors(layer), 0)
     torch.library.opcheck(ops.sparse_conv2d_backward.default, arguments)
     arguments = (x.requires_grad_(), weight.requires_grad_(), layer.bias.detach(), *how)
-    torch.library.opcheck(ops.sparse_conv2d.default, (*arguments, *state_tensors(layer), 0))
+    torch.library.opcheck(ops.sparse_conv2d.default, (*arguments, state_tensors(layer), 0))
 
 
 def test_wrong_settings():
@@ -118,7 +118,7 @@ def test_wrong_state(index):
         with pytest.raises(ValueError, match="contiguous float64"):
             ops.sparse_linear_backward(
                 torch.randn(6, 12), torch.randn(6, 8), layer.weight.detach(), [True] * 3,
-                *arguments, 0,
+                arguments, 0,
             )  # fmt: skip
 
 
@@ -127,10 +127,10 @@ def test_sizes_that_do_not_belong_together():
     weight, wanted, state = layer.weight.detach(), [True] * 3, state_tensors(layer)
     for grad, x in [((6, 11), (6, 8)), ((5, 12), (6, 8)), ((6, 12), (6, 9)), ((12,), (8,))]:
         with pytest.raises(ValueError, match="expected grad, x and weight"):
-            ops.sparse_linear_backward(torch.randn(grad), torch.randn(x), weight, wanted, *state, 0)
+            ops.sparse_linear_backward(torch.randn(grad), torch.randn(x), weight, wanted, state, 0)
     _, layer = pair(sg.nn.Conv2d, 4, 6, 3)
     with pytest.raises(ValueError, match="size that the convolution gives"):
         ops.sparse_conv2d_backward(
             torch.randn(2, 6, 6, 6), torch.randn(2, 4, 7, 7), layer.weight.detach(),
-            [1, 1], [0, 0], [1, 1], 1, wanted, *state_tensors(layer), 0,
+            [1, 1], [0, 0], [1, 1], 1, wanted, state_tensors(layer), 0,
         )  # fmt: skip

@@ -28,9 +28,9 @@ Module in_evaluation(Module module) {
   return module;
 }
 
-// torch's, with a weight that takes no gradient.
-torch::nn::PReLU frozen_prelu(double slope) {
-  torch::nn::PReLU module(torch::nn::PReLUOptions().init(slope));
+// Its weight takes no gradient.
+template <typename Module>
+Module frozen(Module module) {
   module->weight.requires_grad_(false);
   return module;
 }
@@ -71,13 +71,14 @@ std::vector<Pair> approximating() {
 std::vector<Pair> exact() {
   const auto slope = torch::nn::LeakyReLUOptions().negative_slope(0.2);
   const torch::nn::ThresholdOptions threshold(0.1, 2);
+  const auto init = torch::nn::PReLUOptions().init(0.3);
   const auto box = torch::nn::HardtanhOptions().min_val(-2).max_val(1);
   return {
       {"ReLU", call(ReLU()), call(torch::nn::ReLU())},
       {"ReLU6", call(ReLU6()), call(torch::nn::ReLU6())},
       {"LeakyReLU", call(LeakyReLU(slope)), call(torch::nn::LeakyReLU(slope))},
       {"RReLU", call(in_evaluation(RReLU())), call(in_evaluation(torch::nn::RReLU()))},
-      {"PReLU", call(PReLU(torch::nn::PReLUOptions().init(0.3))), call(frozen_prelu(0.3))},
+      {"PReLU", call(frozen(PReLU(init))), call(frozen(torch::nn::PReLU(init)))},
       {"Threshold", call(Threshold(threshold)), call(torch::nn::Threshold(threshold))},
       {"Hardtanh", call(Hardtanh(box)), call(torch::nn::Hardtanh(box))},
       {"Hardshrink", call(Hardshrink()), call(torch::nn::Hardshrink())},
@@ -134,13 +135,15 @@ TEST(NnActivations, RReLUDrawsSlopesInTraining) {
   EXPECT_NEAR(y.mean().item<double>(), -(1.0 / 8 + 1.0 / 3) / 2, 0.005);
 }
 
-TEST(NnActivations, PReLUFollowsALoadedWeightAndTakesOne) {
-  PReLU module;
+TEST(NnActivations, PReLUFollowsItsWeightAndLetsItLearn) {
+  PReLU module = frozen(PReLU());
   const at::Tensor x = -torch::ones({5});
   EXPECT_EQ(module->forward(x)[0].item<float>(), -0.25f);
   module->weight.fill_(0.5);
   EXPECT_EQ(module->forward(x)[0].item<float>(), -0.5f);
-  EXPECT_THROW(PReLU(torch::nn::PReLUOptions().num_parameters(3)), InvalidArgument);
+  PReLU learning(torch::nn::PReLUOptions().num_parameters(3));
+  learning->forward(-torch::ones({2, 3})).sum().backward();
+  EXPECT_TRUE(learning->weight.grad().equal(-2 * torch::ones({3})));
 }
 
 TEST(NnActivations, GradientIsLevelTimesGradient) {

@@ -25,7 +25,7 @@ torch::nn::Sequential small_network() {
       torch::nn::Linear(16 * 8 * 8, 1000), torch::nn::LogSoftmax(1));
 }
 
-std::vector<at::Tensor> gradients(std::optional<SavedOptions> options, SavedTensors::Bytes* bytes) {
+std::vector<at::Tensor> gradients(std::optional<SavedOptions> options, SavedTally* tally) {
   torch::nn::Sequential network = small_network();
   torch::manual_seed(2);  // of the dropout
   const at::Tensor x = at::randn({8, 3, 16, 16});
@@ -34,7 +34,7 @@ std::vector<at::Tensor> gradients(std::optional<SavedOptions> options, SavedTens
     SavedTensors saved_tensors(*options, 7);
     const SavedTensorsGuard guard(saved_tensors);
     loss = network->forward(x).square().mean();
-    *bytes = saved_tensors.bytes();
+    *tally = saved_tensors.tally();
   } else {
     loss = network->forward(x).square().mean();
   }
@@ -46,25 +46,32 @@ std::vector<at::Tensor> gradients(std::optional<SavedOptions> options, SavedTens
 
 TEST(SavedTensors, ExactGivesTheGradientsOfTorchInFewerBytes) {
   const std::vector<at::Tensor> plain = gradients(std::nullopt, nullptr);
-  SavedTensors::Bytes bytes;
-  const std::vector<at::Tensor> exact = gradients(SavedOptions{.bits = 0}, &bytes);
+  SavedTally tally;
+  const std::vector<at::Tensor> exact = gradients(SavedOptions{.bits = 0}, &tally);
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::equal(plain[i], exact[i])) << i;
-  EXPECT_LT(bytes.saved, bytes.plain * 3 / 4);  // zeros, indices and the mask
+  const SavedTally::Count total = tally.total();
+  EXPECT_LT(total.bytes, total.plain_bytes * 3 / 4);  // zeros, indices and the mask
 }
 
 TEST(SavedTensors, FewBitsComeNearTheGradients) {
   const std::vector<at::Tensor> plain = gradients(std::nullopt, nullptr);
   double error_before = 0;
   for (const int bits : {8, 4, 2}) {
-    SavedTensors::Bytes bytes;
-    const std::vector<at::Tensor> packed = gradients(SavedOptions{.bits = bits}, &bytes);
+    SavedTally tally;
+    const std::vector<at::Tensor> packed = gradients(SavedOptions{.bits = bits}, &tally);
     const at::Tensor difference = packed[0] - plain[0];
     const double error = (difference.norm() / plain[0].norm()).item<double>();
     EXPECT_LT(error, 4.0 / ((1 << bits) - 1));
     EXPECT_GT(error, error_before);
-    EXPECT_LT(bytes.saved, bytes.plain / (bits == 8 ? 3 : 4));
+    EXPECT_LT(tally.total().bytes, tally.total().plain_bytes / (bits == 8 ? 3 : 4));
     error_before = error;
   }
+}
+
+at::Tensor state(std::int64_t seed, std::int64_t number) { return torch::tensor({seed, number}); }
+
+std::int64_t num_rounded(const SavedTensors& saved_tensors) {
+  return saved_tensors.state()[1].item<std::int64_t>();
 }
 
 // The gradient of a weight is that which the packed input gives, to the bit: what is packed, with
@@ -73,7 +80,7 @@ TEST(SavedTensors, DrawsAreThoseOfTheSeedAndTheNumber) {
   const at::Tensor w = at::randn({64, 64}).requires_grad_();
   const at::Tensor input = at::randn({128, 64}).requires_grad_();
   SavedTensors saved_tensors({.bits = 4}, 11, 4096, 3);
-  saved_tensors.set_number(5);
+  saved_tensors.load_state(state(11, 5));
   at::Tensor x, y;
   {
     const SavedTensorsGuard guard(saved_tensors);
@@ -83,7 +90,7 @@ TEST(SavedTensors, DrawsAreThoseOfTheSeedAndTheNumber) {
   y.sum().backward();
   const at::Tensor unpacked = SavedTensor(x, {.bits = 4}, derive_seed(11, {3}), 5).unpack();
   EXPECT_TRUE(at::equal(w.grad(), unpacked.t().mm(at::ones({128, 64}))));
-  EXPECT_EQ(saved_tensors.number(), 6u);
+  EXPECT_TRUE(at::equal(saved_tensors.state(), state(11, 6)));
 }
 
 TEST(SavedTensors, PacksAPieceOfMemoryOnce) {
@@ -97,8 +104,13 @@ TEST(SavedTensors, PacksAPieceOfMemoryOnce) {
   }
   loss.backward();
   const std::size_t piece = 16 * 64 * 64 * 4;
-  EXPECT_EQ(saved_tensors.bytes().plain, 2 * piece);  // x, and its exponential
-  EXPECT_EQ(saved_tensors.number(), 2u);
+  const SavedTally tally = saved_tensors.tally();
+  EXPECT_EQ(tally.total().plain_bytes, 2 * piece);  // x, and its exponential
+  EXPECT_EQ(tally.packed.at("8 bits").tensors, 2);
+  EXPECT_TRUE(tally.left.empty());
+  EXPECT_GT(tally.packing_seconds, 0);
+  EXPECT_GT(tally.unpacking_seconds, 0);
+  EXPECT_EQ(num_rounded(saved_tensors), 2);
 }
 
 TEST(SavedTensors, TakesNoTensorForAnotherOneInTheSamePlace) {
@@ -132,16 +144,22 @@ TEST(SavedTensors, ActsUnderItsGuardInItsThreadAlone) {
   SavedTensors outer({.bits = 8}, 1), inner({.bits = 4}, 1);
   const SavedTensorsGuard guard(outer);
   (input * 1.0).square();
-  EXPECT_EQ(outer.number(), 1u);
+  EXPECT_EQ(num_rounded(outer), 1);
   {
     const SavedTensorsGuard nested(inner);
     (input * 1.0).square();
   }
   std::thread([&] { (input * 1.0).square(); }).join();
-  EXPECT_EQ(inner.number(), 1u);
-  EXPECT_EQ(outer.number(), 1u);
+  EXPECT_EQ(num_rounded(inner), 1);
+  EXPECT_EQ(num_rounded(outer), 1);
   (input * 1.0).square();
-  EXPECT_EQ(outer.number(), 2u);
+  EXPECT_EQ(num_rounded(outer), 2);
+  {
+    const SavedTensorsGuard nested(inner), within(outer);  // inside itself: one pass
+    (input * 1.0).square();
+  }
+  EXPECT_EQ(SavedTally::sum(outer.tally().packed).tensors, 3);
+  EXPECT_EQ(SavedTally::sum(inner.tally().packed).tensors, 0);
 }
 
 template <typename Action>
@@ -188,7 +206,11 @@ TEST(SavedTensors, RefusesWhatWouldBeWrong) {
   EXPECT_THROW(SavedTensors({.bits = -4}, 1), InvalidArgument);
   EXPECT_THROW(SavedTensors({.bits = 0, .group = 64}, 1), InvalidArgument);
   EXPECT_THROW(SavedTensors({.bits = 0, .is_stochastic = false}, 1), InvalidArgument);
-  EXPECT_THROW(SavedTensors({.bits = 4}, 1).set_number(std::uint64_t{1} << 53), InvalidArgument);
+  SavedTensors saved_tensors({.bits = 4}, 1);
+  EXPECT_THROW(saved_tensors.load_state(state(1, std::int64_t{1} << 53)), InvalidArgument);
+  EXPECT_THROW(saved_tensors.load_state(state(1, -1)), InvalidArgument);
+  EXPECT_THROW(saved_tensors.load_state(at::zeros({2})), InvalidArgument);
+  EXPECT_TRUE(at::equal(saved_tensors.state(), state(1, 0)));
   EXPECT_THROW(SavedTensors({.bits = 8}, 1, -1), InvalidArgument);
 }
 

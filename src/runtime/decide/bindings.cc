@@ -1,0 +1,201 @@
+// torch.classes.slimgrad.GateGroup: a group of gates as Python holds it. What runs in compiled
+// graphs, where no method of an object can be called, are the ops allocate_plans_ and
+// update_loss_scale_.
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <ATen/ops/full.h>
+
+#include <cmath>
+#include <utility>
+
+#include <slimgrad/gate_group.h>
+
+#include "arrays/decide/gate_fields.h"
+#include "base/check.h"
+#include "torch/decide/plan_tensor.h"
+#include "torch/errors.h"
+
+namespace slimgrad {
+namespace {
+
+using Numbers = c10::Dict<std::string, double>;
+using Tensors = c10::Dict<std::string, at::Tensor>;
+using Row = c10::impl::GenericDict;
+
+Row new_row() { return Row(c10::StringType::get(), c10::AnyType::get()); }
+
+template <typename T>
+std::map<std::string, T> map_of(const c10::Dict<std::string, T>& dict) {
+  std::map<std::string, T> map;
+  for (const auto& item : dict) map[item.key()] = item.value();
+  return map;
+}
+
+c10::IValue none_if(bool is_none, c10::IValue value) { return is_none ? c10::IValue() : value; }
+
+// How a product of a sparse layer is done.
+Row way_of(const SparseProductReport& product) {
+  Row row = new_row();
+  const std::string_view by = chosen_by_name(product.chosen_by);
+  row.insert("way", product.was_sparse ? "sparse" : "dense");
+  row.insert("break_even", none_if(std::isnan(product.break_even), product.break_even));
+  row.insert("chosen_by", none_if(by.empty(), std::string(by)));
+  row.insert("setting", std::string(sparse_way_name(product.setting)));
+  if (product.trials == 0) return row;
+  row.insert("trials", product.trials);
+  row.insert("dense_seconds", product.dense_seconds);
+  row.insert("compress_seconds", product.compress_seconds);
+  row.insert("multiply_seconds", product.multiply_seconds);
+  return row;
+}
+
+// A report as plain numbers.
+Row row_of(const NamedReport& report) {
+  Row row = new_row();
+  const GateReport& gate = report.gate;
+  row.insert("calls", gate.calls);
+  visit_report_fields(
+      [&](const ReportField& field, const auto& value) { row.insert(field.name, value); }, gate);
+  row.insert("log_std", gate.log_std);
+  row.insert("threshold", gate.threshold);
+  row.insert("bits_per_value", bits_per_value(gate));
+  const auto& quantizer = gate.quantizer;
+  row.insert("scale", none_if(!quantizer, quantizer ? quantizer->scale : 0));
+  row.insert("format", none_if(!quantizer, quantizer ? quantizer->format.name() : ""));
+  if (report.product)
+    for (const auto& item : way_of(*report.product)) row.insert(item.key(), item.value());
+  return row;
+}
+
+class Group : public torch::CustomClassHolder {
+ public:
+  Group(const std::string& allocation, const std::string& method, double cap,
+        const Numbers& targets, std::int64_t growth_interval, const Numbers& others)
+      : gates({parse_allocation_objective(allocation), parse_threshold_method(method), cap,
+               map_of(targets), growth_interval, map_of(others)}) {}
+
+  GateGroup gates;
+};
+using GroupPtr = c10::intrusive_ptr<Group>;
+
+const std::string kSetting = "setting:";  // in front of what no plan holds
+
+Row report(const GateGroup& gates, bool all) {
+  Row rows = new_row();
+  for (const NamedReport& report : gates.reports())
+    if (report.counts || all) rows.insert(report.name, row_of(report));
+  return rows;
+}
+
+Row ways(const GateGroup& gates) {
+  Row rows = new_row();
+  for (const NamedReport& report : gates.reports())
+    if (report.product) rows.insert(report.name, way_of(*report.product));
+  return rows;
+}
+
+c10::Dict<std::int64_t, double> targets(const GateGroup& gates, bool at_inputs) {
+  c10::Dict<std::int64_t, double> targets;
+  for (const auto& [gate, cosine] : gates.targets(at_inputs))
+    targets.insert(static_cast<std::int64_t>(gate), cosine);
+  return targets;
+}
+
+Tensors state(const GateGroup& gates) {
+  Tensors state;
+  for (const auto& [name, tensor] : gates.state()) state.insert(name, tensor.clone());
+  for (const auto& [name, value] : gates.settings())
+    state.insert(kSetting + name, at::full({1}, value, at::kDouble));
+  return state;
+}
+
+Row load_state(GateGroup& gates, const Tensors& saved) {
+  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, double> settings;
+  for (const auto& item : saved) {
+    const std::string& name = item.key();
+    if (!name.starts_with(kSetting))
+      tensors[name] = item.value();
+    else if (item.value().numel() == 1)
+      settings[name.substr(kSetting.size())] = item.value().item<double>();
+  }
+  const LoadedState said = gates.load_state(tensors, settings);
+  Row differences = new_row(), all = new_row();
+  for (const auto& [words, names] : said.differences) differences.insert(words, names);
+  all.insert("differences", differences);
+  all.insert("settings", said.settings);
+  all.insert("missing", said.missing);
+  all.insert("unknown", said.unknown);
+  return all;
+}
+
+// What a plan holds, by the names of its fields.
+Numbers fields_of(const at::Tensor& plan) {
+  const auto lock = torch_ops::lock_plans();
+  torch_ops::read_plan(plan, "fields");
+  Numbers fields;
+  const double* next = plan.const_data_ptr<double>();
+  for (const std::string& name : torch_ops::plan_field_names()) fields.insert(name, *next++);
+  return fields;
+}
+
+// The statistics that the last backward pass took.
+at::Tensor statistics_of(const at::Tensor& stats) {
+  const auto lock = torch_ops::lock_plans();
+  torch_ops::check_layer_stats(stats, "statistics");
+  return stats.slice(0, 0, torch_ops::kStatsTensorSize).clone();
+}
+
+// function(gates, arguments...) as a method, with the errors of ops.
+template <typename... Arguments, typename Function>
+auto method(Function function) {
+  return [function](const GroupPtr& self, Arguments... arguments) {
+    return torch_ops::value_errors([&] { return function(self->gates, arguments...); });
+  };
+}
+
+using Text = const std::string&;
+using TensorHandle = const at::Tensor&;
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
+  using G = GateGroup;
+  using State = std::vector<at::Tensor>;
+  m.class_<Group>("GateGroup")
+      .def(torch::init<std::string, std::string, double, Numbers, std::int64_t, Numbers>())
+      .def("add_gate", method<Text, TensorHandle, TensorHandle>(
+                           [](G& gates, Text name, TensorHandle plan, TensorHandle stats) {
+                             gates.add(name, plan, stats);
+                           }))
+      .def("add_layer", method<Text, State>([](G& gates, Text name, const State& state) {
+             gates.add(name, SparseLayerState::from_list(state, "GateGroup"));
+           }))
+      .def("names", method<>([](G& gates) { return gates.names(); }))
+      .def("enter", method<Text>([](G& gates, Text name) { gates.enter(name); }))
+      .def("has_news",
+           method<bool>([](G& gates, bool at_inputs) { return gates.has_news(at_inputs); }))
+      .def("targets", method<bool>(targets))
+      .def("refresh", method<>([](G& gates) { gates.refresh(); }))
+      .def("set_sparsity", method<double, Text>([](G& gates, double sparsity, Text product) {
+             gates.set_sparsity(sparsity, product);
+           }))
+      .def("set_ways", method<Text, Text>([](G& gates, Text way, Text product) {
+             gates.set_ways(parse_sparse_way(way), product);
+           }))
+      .def("time_ways", method<bool>([](G& gates, bool on) { gates.time_ways(on); }))
+      .def("report",
+           method<bool>([](G& gates, bool all) { return c10::IValue(report(gates, all)); }))
+      .def("ways", method<>([](G& gates) { return c10::IValue(ways(gates)); }))
+      .def("warnings", method<>([](G& gates) { return gates.warnings(); }))
+      .def("state", method<>(state))
+      .def("load_state", method<Tensors>([](G& gates, const Tensors& saved) {
+             return c10::IValue(load_state(gates, saved));
+           }))
+      .def_static("fields", torch_ops::ValueErrors<&fields_of>::call)
+      .def_static("statistics", torch_ops::ValueErrors<&statistics_of>::call)
+      .def_static("choices", [](const std::string& field) { return choices_of(field); });
+}
+
+}  // namespace slimgrad

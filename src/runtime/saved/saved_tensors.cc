@@ -1,0 +1,290 @@
+// torch asks its autograd engine for hooks whenever it saves a tensor. The engine of C++ programs
+// has none and Python's has those of Python, so a program that packs gets an engine of ours, which
+// differs from torch's own in that answer alone.
+#include <slimgrad/saved_tensors.h>
+
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/empty.h>
+#include <slimgrad/gate.h>
+#include <slimgrad/seed.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "arrays/saved/saved.h"
+#include "base/check.h"
+#include "runtime/saved/saved_bytes.h"
+#include "runtime/saved/saved_words.h"
+#include "runtime/saved/saving_rules.h"
+#include "torch/fresh_seed.h"
+#include "torch/saved/ops.h"
+
+namespace slimgrad {
+
+using runtime::SavedBytesCount;
+using runtime::SavedPass;
+using runtime::SavedWords;
+using runtime::Way;
+namespace left = runtime::left;
+
+namespace {
+
+// Those between begin() and end() in this thread; the last one packs.
+thread_local std::vector<SavedTensors*> active;
+
+// ---- what autograd holds -----------------------------------------------------------------------
+
+class PackedOnSave final : public torch::autograd::SavedVariableHooks {
+ public:
+  // Called at once, under the guard; unpacking may come after the SavedTensors is gone.
+  void call_pack_hook(const at::Tensor& x) override {
+    saved_ = active.empty() ? SavedTensors::leave(x, false) : active.back()->pack(x);
+  }
+  at::Tensor call_unpack_hook() override { return saved_->unpack(); }
+
+ private:
+  std::optional<SavedTensor> saved_;
+};
+
+// ---- the engine --------------------------------------------------------------------------------
+
+class SavingEngine final : public torch::autograd::Engine {
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    if (active.empty() && !SavedBytesCount::is_counting()) return nullptr;
+    return std::make_unique<PackedOnSave>();
+  }
+};
+
+torch::autograd::Engine& saving_engine() {
+  static SavingEngine engine;
+  return engine;
+}
+
+// ---- casts -------------------------------------------------------------------------------------
+
+// Indices, as those of a max-pooling, in as few bytes as the largest of them needs.
+at::Tensor smaller_integers(const at::Tensor& x) {
+  const auto [least, most] = at::aminmax(x);
+  const auto low = least.item<std::int64_t>(), high = most.item<std::int64_t>();
+  const auto fit = [&]<typename T>(T) {
+    return low >= std::numeric_limits<T>::min() && high <= std::numeric_limits<T>::max();
+  };
+  if (fit(std::uint8_t{})) return x.to(at::kByte);
+  if (fit(std::int16_t{})) return x.to(at::kShort);
+  if (fit(std::int32_t{})) return x.to(at::kInt);
+  return {};
+}
+
+void add(SavedTally::Count* count, std::size_t plain_bytes, std::size_t bytes) {
+  count->tensors += 1;
+  count->plain_bytes += plain_bytes;
+  count->bytes += bytes;
+}
+
+}  // namespace
+
+void runtime::use_saving_engine(const char* op) {
+  using torch::autograd::Engine;
+  const Engine* const now = &Engine::get_default_engine();
+  if (now == &saving_engine()) return;
+  check(now == &Engine::get_base_engine(), op, "a program with libtorch's own engine",
+        "another one: under Python slimgrad.saved_tensors() does this");
+  torch::autograd::set_default_engine_stub(&saving_engine);
+}
+
+void runtime::check_saved_options(const SavedOptions& options, const char* op) {
+  if (options.bits != 0) {
+    check(options.bits > 0, op, "bits to be 8, 4, 2 or 0", options.bits);
+    saved_format(op, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest");
+    return;
+  }
+  check(options.group == 0, op, "no group for values that are stored exactly", options.group);
+  check(options.is_stochastic, op, "no rounding for values that are stored exactly", "'nearest'");
+}
+
+// ---- the tally ---------------------------------------------------------------------------------
+
+SavedTally::Count SavedTally::sum(const std::map<std::string_view, Count>& counts) {
+  Count total;
+  for (const auto& [name, count] : counts) {
+    total.tensors += count.tensors;
+    total.plain_bytes += count.plain_bytes;
+    total.bytes += count.bytes;
+  }
+  return total;
+}
+
+SavedTally::Count SavedTally::total() const {
+  return sum({{"packed", sum(packed)}, {"left", sum(left)}});
+}
+
+SavedTally SavedTensors::tally() const {
+  const std::lock_guard lock(mutex_);
+  SavedTally tally = tally_;
+  tally.unpacking_seconds = 1e-9 * static_cast<double>(pass_->unpacking_nanoseconds);
+  return tally;
+}
+
+// ---- the packer --------------------------------------------------------------------------------
+
+SavedTensors::SavedTensors(const SavedOptions& options, std::optional<std::uint64_t> seed,
+                           std::int64_t min_elements, std::uint64_t stream, std::string called)
+    : options_(options),
+      min_elements_(min_elements),
+      called_(std::move(called)),
+      stream_(stream),
+      pass_(std::make_shared<SavedPass>(1, called_)) {
+  check(min_elements >= 0, called_, "min_elements >= 0", min_elements);
+  runtime::check_saved_options(options, called_.c_str());
+  if (options.bits != 0 && options.group == 0) options_.group = default_saved_group(options.bits);
+  seed_ = seed ? *seed : torch_ops::fresh_seed();
+}
+
+at::Tensor SavedTensors::state() const {
+  const std::lock_guard lock(mutex_);
+  at::Tensor state = at::empty({2}, at::TensorOptions().dtype(at::kLong).device(at::kCPU));
+  state.mutable_data_ptr<std::int64_t>()[0] = static_cast<std::int64_t>(seed_);
+  state.mutable_data_ptr<std::int64_t>()[1] = static_cast<std::int64_t>(number_);
+  return state;
+}
+
+void SavedTensors::check_state(const at::Tensor& state) {
+  check(state.defined() && state.scalar_type() == at::kLong && state.sizes() == at::IntArrayRef{2},
+        "load_state", "'draws', an int64 tensor of seed and number", state.toString());
+  const std::int64_t number = state[1].item<std::int64_t>();
+  check(number >= 0 && number <= kMostCalls, "load_state",
+        "the number of draws to be from 0 to 2^48", number);
+}
+
+void SavedTensors::load_state(const at::Tensor& state) {
+  check_state(state);
+  const std::lock_guard lock(mutex_);
+  seed_ = static_cast<std::uint64_t>(state[0].item<std::int64_t>());
+  number_ = static_cast<std::uint64_t>(state[1].item<std::int64_t>());
+}
+
+void SavedTensors::begin(std::optional<std::uint64_t> stream) {
+  const bool is_inside = std::ranges::count(active, this) > 0;
+  active.push_back(this);
+  const std::lock_guard lock(mutex_);
+  if (stream) stream_ = *stream;
+  if (is_inside) return;
+  tally_ = {};
+  pass_ = std::make_shared<SavedPass>(pass_->number + 1, called_);
+  left_.clear();
+}
+
+void SavedTensors::end() {
+  const auto last = std::ranges::find(active.rbegin(), active.rend(), this);
+  if (last != active.rend()) active.erase(std::next(last).base());
+}
+
+SavedTensor SavedTensors::leave(const at::Tensor& x, bool is_excluded) {
+  const at::Tensor plain = runtime::without_node(x);
+  auto words = std::make_shared<const SavedWords>(plain, plain, Way::kPlain);
+  SavedBytesCount::tell(x, is_excluded ? words.get() : nullptr, left::kExcluded);
+  return SavedTensor(plain, std::move(words), nullptr);
+}
+
+SavedTensor SavedTensors::pack(const at::Tensor& x, std::string_view saved_by) {
+  const std::int64_t began = runtime::nanoseconds();
+  std::string_view why = runtime::reason_to_leave(x, min_elements_, saved_by);
+  Words words;
+  if (why.empty() || runtime::may_be_smaller(x, why, min_elements_)) {
+    const std::lock_guard lock(mutex_);
+    words = find_or_pack(x, &why);
+  }
+  // Without the lock: of a tensor subclass detach() is a call of Python.
+  if (!words && runtime::is_copied(x, why))
+    words = std::make_shared<const SavedWords>(x, x.detach().clone(), Way::kPlain);
+  if (!words) {
+    const at::Tensor plain = runtime::without_node(x);
+    words = std::make_shared<const SavedWords>(plain, plain, Way::kPlain);
+  }
+  SavedBytesCount::tell(x, words.get(), why);
+  const std::lock_guard lock(mutex_);
+  if (words->way == Way::kPlain) {
+    count_left(x, words, why);
+  } else if (words->counted_in != pass_->number) {
+    words->counted_in = pass_->number;
+    add(&tally_.packed[words->kind()], x.nbytes(), words->tensor.nbytes());
+  }
+  tally_.packing_seconds += 1e-9 * static_cast<double>(runtime::nanoseconds() - began);
+  return SavedTensor(x, std::move(words), pass_);
+}
+
+SavedTensors::Piece SavedTensors::piece_of(const at::Tensor& x) {
+  // Dense tensors are packed in the order of memory: of all views of a piece it is the same.
+  Piece piece{x.storage().unsafeGetStorageImpl(),
+              x.storage_offset(),
+              {x.numel()},
+              x.scalar_type(),
+              x.unsafeGetTensorImpl()->version_counter().current_version()};
+  if (!x.is_non_overlapping_and_dense()) {
+    piece.shape = x.sizes().vec();
+    piece.shape.insert(piece.shape.end(), x.strides().begin(), x.strides().end());
+  }
+  return piece;
+}
+
+// why: empty, or a reason for which only masks and indices are packed, exactly. Returns null, and
+// the reason, for what is left.
+SavedTensors::Words SavedTensors::find_or_pack(const at::Tensor& x, std::string_view* why) {
+  Piece piece = piece_of(x);
+  const auto found = known_.find(piece);
+  Words known = found == known_.end() ? nullptr : found->second.lock();
+  // x.detach() has the memory of x, and stays exact.
+  if (known && (why->empty() || !known->is_rounded())) return known;
+  Words words = new_words(x, why);
+  if (words && !known) {
+    known_.insert_or_assign(std::move(piece), words);
+    if (known_.size() > known_limit_) {
+      std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+      known_limit_ = 2 * known_.size() + 64;
+    }
+  }
+  return words;
+}
+
+SavedTensors::Words SavedTensors::new_words(const at::Tensor& x, std::string_view* why) {
+  const at::Tensor plain = x.detach();  // It has the version of x, and no node that would hold it.
+  const auto instead = [&](at::Tensor packed, Way way) -> Words {
+    if (!packed.defined() || packed.numel() == 0) return nullptr;
+    return std::make_shared<const SavedWords>(plain, std::move(packed), way);
+  };
+  if (*why == left::kType) return instead(smaller_integers(plain), Way::kCast);
+  if (!why->empty()) return instead(torch_ops::pack_exact_cpu(plain, true), Way::kExact);
+  if (options_.bits != 0 && runtime::is_logarithm(x)) {
+    *why = left::kLogarithm;
+    // As bfloat16 a logarithm of a probability p changes p by at most 0.0008.
+    const bool is_long = plain.scalar_type() == at::kFloat;
+    return instead(is_long ? plain.to(at::kBFloat16) : at::Tensor(), Way::kCast);
+  }
+  *why = options_.bits == 0 ? left::kDense : left::kNotFinite;
+  Words words = runtime::packed_words(plain, options_, derive_seed(seed_, {stream_}), number_);
+  if (words && words->is_rounded()) ++number_;
+  return words;
+}
+
+void SavedTensors::count_left(const at::Tensor& x, const Words& words, std::string_view why) {
+  const bool has_symbols = x.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+  if (runtime::lives_anyway(why) || x.layout() != at::kStrided || has_symbols) return;
+  if (why != left::kSubclass && x.has_storage() && !runtime::is_copied(x, why)) {
+    auto& counted = left_[piece_of(x)];
+    if (!counted.expired()) return;
+    counted = words;
+  }
+  add(&tally_.left[why], x.nbytes(), x.nbytes());
+}
+
+// ---- the guard ---------------------------------------------------------------------------------
+
+SavedTensorsGuard::SavedTensorsGuard(SavedTensors& saved_tensors) : saved_tensors_(saved_tensors) {
+  runtime::use_saving_engine("SavedTensorsGuard");
+  saved_tensors.begin();
+}
+
+}  // namespace slimgrad
