@@ -41,7 +41,8 @@ def exchange_bucket(plan: Plan, bucket):
     )
     assert handle is not None
     _wait_at_the_end(plan, handle)
-    return handle._future(buffer)
+    # DDP takes values of Python's only, such as those that then() makes.
+    return handle._future(buffer).then(lambda done: done.value())
 
 
 def _wait_at_the_end(plan: Plan, handle: Handle) -> None:

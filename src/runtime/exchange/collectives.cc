@@ -22,7 +22,7 @@ using exchange::Frame;
 using exchange::Job;
 using exchange::JobPtr;
 using exchange::Place;
-using Tensors = Exchange::Tensors;
+using TensorVector = Exchange::Tensors;
 
 constexpr std::array kTypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
@@ -47,25 +47,25 @@ at::Tensor flat(const at::Tensor& x, const char* op) {
   return permuted.view({-1});
 }
 
-Tensors flat(const Tensors& tensors, const char* op) {
-  Tensors flats;
+TensorVector flat(const TensorVector& tensors, const char* op) {
+  TensorVector flats;
   for (const at::Tensor& x : tensors) flats.push_back(flat(x, op));
   return flats;
 }
 
-std::vector<Tensors> flat(const std::vector<Tensors>& lists, const char* op) {
-  std::vector<Tensors> flats;
-  for (const Tensors& tensors : lists) flats.push_back(flat(tensors, op));
+std::vector<TensorVector> flat(const std::vector<TensorVector>& lists, const char* op) {
+  std::vector<TensorVector> flats;
+  for (const TensorVector& tensors : lists) flats.push_back(flat(tensors, op));
   return flats;
 }
 
 // Empty for a codec without error feedback.
-Tensors flat_residuals(const Tensors& residuals, const Tensors& flats, const Codec& codec,
+TensorVector flat_residuals(const TensorVector& residuals, const TensorVector& flats, const Codec& codec,
                        const char* op) {
   if (!codec.error_feedback) return {};
   check(residuals.size() == flats.size(), op, "a residual for each tensor with error feedback",
         residuals.size(), " for ", flats.size());
-  Tensors found;
+  TensorVector found;
   for (std::size_t i = 0; i < flats.size(); ++i) {
     const at::Tensor& residual = residuals[i];
     found.emplace_back();
@@ -91,13 +91,13 @@ std::vector<std::int64_t> keys_of(const ExchangeOptions& options, std::size_t co
   return keys;
 }
 
-void check_sizes(const Tensors& got, const Tensors& wanted, const char* op, const char* expected) {
-  const auto sizes = [](const Tensors& tensors) {
+void check_sizes(const TensorVector& got, const TensorVector& wanted, const char* op, const char* expected) {
+  const auto sizes = [](const TensorVector& tensors) {
     std::vector<std::int64_t> sizes;
     for (const at::Tensor& x : tensors) sizes.push_back(x.numel());
     return sizes;
   };
-  const auto types = [](const Tensors& tensors) {
+  const auto types = [](const TensorVector& tensors) {
     std::vector<at::ScalarType> types;
     for (const at::Tensor& x : tensors) types.push_back(x.scalar_type());
     return types;
@@ -107,7 +107,7 @@ void check_sizes(const Tensors& got, const Tensors& wanted, const char* op, cons
   check(types(got) == types(wanted), op, "the same types in both", "others");
 }
 
-void copy_if_apart(const Tensors& to, const Tensors& from) {
+void copy_if_apart(const TensorVector& to, const TensorVector& from) {
   for (std::size_t i = 0; i < to.size(); ++i)
     if (to[i].const_data_ptr() != from[i].const_data_ptr()) to[i].copy_(from[i]);
 }
@@ -115,8 +115,8 @@ void copy_if_apart(const Tensors& to, const Tensors& from) {
 // ---- frames --------------------------------------------------------------------------------------
 
 // Those of one type that are not empty, with their keys and residuals.
-FlatTensors of_type(at::ScalarType type, const Tensors& flats,
-                    const std::vector<std::int64_t>& keys, const Tensors& residuals = {}) {
+FlatTensors of_type(at::ScalarType type, const TensorVector& flats,
+                    const std::vector<std::int64_t>& keys, const TensorVector& residuals = {}) {
   FlatTensors chosen;
   for (std::size_t i = 0; i < flats.size(); ++i) {
     if (flats[i].scalar_type() != type || flats[i].numel() == 0) continue;
@@ -222,12 +222,12 @@ std::shared_ptr<PendingExchange> Exchange::start(std::vector<JobPtr> jobs) {
   return std::make_shared<PendingExchange>(std::move(jobs));
 }
 
-std::shared_ptr<PendingExchange> Exchange::all_reduce(const Tensors& tensors, const Codec& codec,
+std::shared_ptr<PendingExchange> Exchange::all_reduce(const TensorVector& tensors, const Codec& codec,
                                                       const ExchangeOptions& options,
-                                                      const Tensors& residuals) {
+                                                      const TensorVector& residuals) {
   constexpr char op[] = "all_reduce";
-  const Tensors flats = flat(tensors, op);
-  const Tensors flat_feedback = flat_residuals(residuals, flats, codec, op);
+  const TensorVector flats = flat(tensors, op);
+  const TensorVector flat_feedback = flat_residuals(residuals, flats, codec, op);
   const std::vector<std::int64_t> keys = keys_of(options, flats.size(), op);
   std::vector<JobPtr> jobs;
   for (const at::ScalarType type : kTypes) {
@@ -253,18 +253,18 @@ std::shared_ptr<PendingExchange> Exchange::all_reduce(const Tensors& tensors, co
   return start(std::move(jobs));
 }
 
-std::shared_ptr<PendingExchange> Exchange::reduce_scatter(const Tensors& outputs,
-                                                          const std::vector<Tensors>& inputs,
+std::shared_ptr<PendingExchange> Exchange::reduce_scatter(const TensorVector& outputs,
+                                                          const std::vector<TensorVector>& inputs,
                                                           const Codec& codec,
                                                           const ExchangeOptions& options,
-                                                          const std::vector<Tensors>& residuals) {
+                                                          const std::vector<TensorVector>& residuals) {
   constexpr char op[] = "reduce_scatter";
-  const Tensors flats = flat(outputs, op);
-  const std::vector<Tensors> lists = flat(inputs, op);
+  const TensorVector flats = flat(outputs, op);
+  const std::vector<TensorVector> lists = flat(inputs, op);
   const auto world = static_cast<std::size_t>(size()), own = static_cast<std::size_t>(rank());
   check(lists.size() == world, op, "an input for each rank", lists.size(), " for ", world);
   check_sizes(flats, lists[own], op, "outputs of the sizes of this rank's inputs");
-  std::vector<Tensors> fed_back(world);
+  std::vector<TensorVector> fed_back(world);
   if (codec.error_feedback) {
     check(residuals.size() == world, op, "residuals for each rank with error feedback",
           residuals.size(), " for ", world);
@@ -272,7 +272,7 @@ std::shared_ptr<PendingExchange> Exchange::reduce_scatter(const Tensors& outputs
       fed_back[i] = flat_residuals(residuals[i], lists[i], codec, op);
   }
   const std::vector<std::int64_t> keys = keys_of(options, flats.size(), op);
-  for (const Tensors& list : lists)
+  for (const TensorVector& list : lists)
     check(list.size() == flats.size(), op, "as many inputs for each rank as outputs", list.size(),
           " for ", flats.size());
   copy_if_apart(flats, lists[own]);
@@ -292,12 +292,12 @@ std::shared_ptr<PendingExchange> Exchange::reduce_scatter(const Tensors& outputs
   return start(std::move(jobs));
 }
 
-std::shared_ptr<PendingExchange> Exchange::all_gather(const std::vector<Tensors>& outputs,
-                                                      const Tensors& tensors, const Codec& codec,
+std::shared_ptr<PendingExchange> Exchange::all_gather(const std::vector<TensorVector>& outputs,
+                                                      const TensorVector& tensors, const Codec& codec,
                                                       const ExchangeOptions& options) {
   constexpr char op[] = "all_gather";
-  const std::vector<Tensors> lists = flat(outputs, op);
-  const Tensors flats = flat(tensors, op);
+  const std::vector<TensorVector> lists = flat(outputs, op);
+  const TensorVector flats = flat(tensors, op);
   const auto world = static_cast<std::size_t>(size()), own = static_cast<std::size_t>(rank());
   check(lists.size() == world, op, "an output for each rank", lists.size(), " for ", world);
   check_sizes(lists[own], flats, op, "this rank's outputs to have the sizes of its tensors");
@@ -305,7 +305,7 @@ std::shared_ptr<PendingExchange> Exchange::all_gather(const std::vector<Tensors>
   std::vector<JobPtr> jobs;
   for (const at::ScalarType type : kTypes) {
     std::vector<FlatTensors> some;
-    for (const Tensors& list : lists)
+    for (const TensorVector& list : lists)
       some.push_back(of_type(type, list, keys_of({}, list.size(), op)));
     if (std::ranges::all_of(some, [](const FlatTensors& one) { return one.values.empty(); }))
       continue;
@@ -319,11 +319,11 @@ std::shared_ptr<PendingExchange> Exchange::all_gather(const std::vector<Tensors>
   return start(std::move(jobs));
 }
 
-std::shared_ptr<PendingExchange> Exchange::broadcast(const Tensors& tensors, const Codec& codec,
+std::shared_ptr<PendingExchange> Exchange::broadcast(const TensorVector& tensors, const Codec& codec,
                                                      int source, const ExchangeOptions& options) {
   constexpr char op[] = "broadcast";
   check(source >= 0 && source < size(), op, "source to be a rank of the group", source);
-  const Tensors flats = flat(tensors, op);
+  const TensorVector flats = flat(tensors, op);
   std::vector<JobPtr> jobs;
   for (const at::ScalarType type : kTypes) {
     const FlatTensors some = of_type(type, flats, keys_of({}, flats.size(), op));

@@ -20,7 +20,7 @@
 namespace slimgrad {
 namespace {
 
-using Tensors = Exchange::Tensors;
+using TensorVector = Exchange::Tensors;
 using NamedValues = c10::Dict<std::string, c10::IValue>;
 
 // The mark in front of its text tells the Python package to raise its ExchangeError.
@@ -69,23 +69,35 @@ const std::string& text_of(const char* name, const c10::IValue& value) {
   if (!value.isString()) refuse(name, "a name", value);
   return value.toStringRef();
 }
+// parse(), whose error names the setting of a codec instead of an argument of encode().
+template <typename Parse>
+auto named(const char* name, const c10::IValue& value, const Parse& parse) {
+  try {
+    return parse(text_of(name, value));
+  } catch (const InvalidArgument& error) {
+    const std::string text = error.what();
+    const std::size_t choices = text.find(" to be one of ");
+    if (choices == std::string::npos) throw;
+    throw InvalidArgument("[Codec] expected " + std::string(name) + text.substr(choices));
+  }
+}
 void read(const char* name, const c10::IValue& value, PayloadKind& out) {
-  out = parse_payload_kind(text_of(name, value));
+  out = named(name, value, parse_payload_kind);
 }
 void read(const char* name, const c10::IValue& value, EntropyCoder& out) {
-  out = parse_entropy_coder(text_of(name, value));
+  out = named(name, value, parse_entropy_coder);
 }
 void read(const char* name, const c10::IValue& value, TableModel& out) {
-  out = parse_table_model(text_of(name, value));
+  out = named(name, value, parse_table_model);
 }
 void read(const char* name, const c10::IValue& value, Survivors& out) {
-  out = parse_survivors(text_of(name, value));
+  out = named(name, value, parse_survivors);
 }
 void read(const char* name, const c10::IValue& value, FloatFormat& out) {
   out = FloatFormat::parse(text_of(name, value));
 }
 void read(const char* name, const c10::IValue& value, std::optional<Rounding>& out) {
-  if (!value.isNone()) out = parse_rounding(text_of(name, value));
+  if (!value.isNone()) out = named(name, value, parse_rounding);
 }
 
 c10::IValue written(bool value) { return value; }
@@ -129,8 +141,8 @@ ExchangeOptions options_of(std::optional<std::int64_t> step, double divide_by,
   return {.step = step, .divide_by = divide_by, .keys = keys};
 }
 
-Tensors defined_or_not(const std::vector<std::optional<at::Tensor>>& tensors) {
-  Tensors found;
+TensorVector defined_or_not(const std::vector<std::optional<at::Tensor>>& tensors) {
+  TensorVector found;
   for (const auto& tensor : tensors) found.push_back(tensor.value_or(at::Tensor()));
   return found;
 }
@@ -163,7 +175,7 @@ struct ExchangeObject : torch::CustomClassHolder {
   Pending start(const Call& call) const {
     return in_python([&] { return c10::make_intrusive<PendingObject>(call()); });
   }
-  Pending all_reduce(const Tensors& tensors, const NamedValues& codec,
+  Pending all_reduce(const TensorVector& tensors, const NamedValues& codec,
                      std::optional<std::int64_t> step, double divide_by,
                      const std::vector<std::int64_t>& keys,
                      const std::vector<std::optional<at::Tensor>>& residuals) const {
@@ -172,24 +184,24 @@ struct ExchangeObject : torch::CustomClassHolder {
                                   defined_or_not(residuals));
     });
   }
-  Pending reduce_scatter(const Tensors& outputs, const std::vector<Tensors>& inputs,
+  Pending reduce_scatter(const TensorVector& outputs, const std::vector<TensorVector>& inputs,
                          const NamedValues& codec, std::optional<std::int64_t> step,
                          double divide_by, const std::vector<std::int64_t>& keys,
                          const std::vector<std::vector<std::optional<at::Tensor>>>& residuals) const {
     return start([&] {
-      std::vector<Tensors> found;
+      std::vector<TensorVector> found;
       for (const auto& list : residuals) found.push_back(defined_or_not(list));
       return exchange->reduce_scatter(outputs, inputs, codec_of(codec),
                                       options_of(step, divide_by, keys), found);
     });
   }
-  Pending all_gather(const std::vector<Tensors>& outputs, const Tensors& tensors,
+  Pending all_gather(const std::vector<TensorVector>& outputs, const TensorVector& tensors,
                      const NamedValues& codec, std::optional<std::int64_t> step) const {
     return start([&] {
       return exchange->all_gather(outputs, tensors, codec_of(codec), options_of(step, 1, {}));
     });
   }
-  Pending broadcast(const Tensors& tensors, const NamedValues& codec, std::int64_t source,
+  Pending broadcast(const TensorVector& tensors, const NamedValues& codec, std::int64_t source,
                     std::optional<std::int64_t> step) const {
     return start([&] {
       return exchange->broadcast(tensors, codec_of(codec), static_cast<int>(source),
@@ -226,10 +238,10 @@ struct CodecObject : torch::CustomClassHolder {
     return settings_of(in_force);
   }
 
-  // Tensors cut into frames, and frames coded, as an exchange does it: for estimates and tests.
-  std::vector<Tensors> frames(const Tensors& tensors) const {
+  // TensorVector cut into frames, and frames coded, as an exchange does it: for estimates and tests.
+  std::vector<TensorVector> frames(const TensorVector& tensors) const {
     exchange::FlatTensors flat{tensors, std::vector<std::int64_t>(tensors.size(), 0), {}};
-    std::vector<Tensors> found;
+    std::vector<TensorVector> found;
     for (const exchange::Frame& frame :
          exchange::frames_between(flat, {}, {tensors.size(), 0}, codec)) {
       found.emplace_back();
@@ -237,7 +249,7 @@ struct CodecObject : torch::CustomClassHolder {
     }
     return found;
   }
-  exchange::Frame frame_of(const Tensors& pieces, const std::vector<std::int64_t>& keys) const {
+  exchange::Frame frame_of(const TensorVector& pieces, const std::vector<std::int64_t>& keys) const {
     check(keys.size() == pieces.size(), "Codec", "a key for every piece", keys.size(), " for ",
           pieces.size());
     exchange::Frame frame;
@@ -251,15 +263,15 @@ struct CodecObject : torch::CustomClassHolder {
     }
     return frame;
   }
-  exchange::Frame frame_of(const Tensors& pieces) const {
+  exchange::Frame frame_of(const TensorVector& pieces) const {
     return frame_of(pieces, std::vector<std::int64_t>(pieces.size(), 0));
   }
-  std::int64_t frame_bound(const Tensors& pieces) const {
+  std::int64_t frame_bound(const TensorVector& pieces) const {
     return in_python([&] {
       return static_cast<std::int64_t>(exchange::frame_bound(frame_of(pieces), type_of(pieces)));
     });
   }
-  at::Tensor encode_frame(const Tensors& pieces, const std::vector<std::int64_t>& keys,
+  at::Tensor encode_frame(const TensorVector& pieces, const std::vector<std::int64_t>& keys,
                           std::int64_t seed, bool replace, const at::Tensor& out) const {
     return in_python([&] {
       check_bytes(out);
@@ -270,7 +282,7 @@ struct CodecObject : torch::CustomClassHolder {
     });
   }
   // Into `to`, or added to it, which is float32 then. `like` has the type and sizes that were coded.
-  void decode_frame(const at::Tensor& bytes, const Tensors& like, const Tensors& to,
+  void decode_frame(const at::Tensor& bytes, const TensorVector& like, const TensorVector& to,
                     bool add) const {
     in_python([&] {
       check_bytes(bytes);
@@ -287,7 +299,7 @@ struct CodecObject : torch::CustomClassHolder {
                              to, add);
     });
   }
-  static at::ScalarType type_of(const Tensors& pieces) {
+  static at::ScalarType type_of(const TensorVector& pieces) {
     return pieces.empty() ? at::kFloat : pieces[0].scalar_type();
   }
   static void check_bytes(const at::Tensor& bytes) {
