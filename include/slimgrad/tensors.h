@@ -1,6 +1,6 @@
 // Operations on tensors: statistics, fits, quantizing, pruning and packing, with the names, the
 // defaults and, to the bit, the results of the Python package. Tensors are float32, bfloat16 or
-// float16, of any layout, on any device; measure.h, fit.h and apply.h have the rules.
+// float16, of any layout, on any device; measure.h and apply.h have the rules.
 //
 // **Seeds.** The result depends on the seed and the elements' order in memory (of a tensor with
 // gaps: on the order of its dimensions), never on threads or CPU. A call that draws and has no seed
@@ -41,7 +41,7 @@ at::Tensor pdf(const Distribution& distribution, const at::Tensor& x);
 at::Tensor cdf(const Distribution& distribution, const at::Tensor& x);
 at::Tensor quantile(const Distribution& distribution, const at::Tensor& p);
 
-// ks_distance() and wasserstein_distance() of fit.h, to the values of a tensor.
+// ks_distance() and wasserstein_distance() of measure.h, to the values of a tensor.
 double ks(const Distribution& distribution, const at::Tensor& x);
 double wasserstein(const Distribution& distribution, const at::Tensor& x, int p = 1);
 

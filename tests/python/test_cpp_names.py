@@ -30,8 +30,6 @@ PYTHONS_BY_NATURE = {
 TO_COME = {
     "slimgrad.Controller": "compress(module) of C++",
     "slimgrad.compress": "compress(module) of C++",
-    "slimgrad.SavedBytes": "saved_bytes of C++",
-    "slimgrad.saved_bytes": "saved_bytes of C++",
     "slimgrad.distributed": "exchanges, boundaries of stages and estimates of C++",
 }
 

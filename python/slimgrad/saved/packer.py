@@ -96,7 +96,7 @@ class Packer:
 
     def check(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Raises ValueError for what tensors_by_name() cannot have given."""
-        with in_the_name_of("load_state_dict", "load_state"):
+        with in_the_name_of("load_state_dict"):
             self.packing.check_state(saved.get(DRAWS))
 
     def load(self, saved: Mapping[str, torch.Tensor]) -> None:
@@ -215,7 +215,7 @@ def saved_tensors(
     innermost packs. What is changed in place after it was saved raises in backward, as without.
     """
     called = "saved_tensors"
-    with in_the_name_of(called, "Saved"):
+    with in_the_name_of(called):
         settings = Saved(bits, group, rounding, min_elements)
     seed = fresh_seed(seed, called)
     return SavedTensors(Packer(settings, seed, check_stream(stream, called), called))

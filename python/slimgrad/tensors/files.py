@@ -43,7 +43,8 @@ def load(
     """
     if max_bytes is not None:
         whole_number(max_bytes, "load", "max_bytes")
-    names, tensors = checked(ops.load_file, _bytes_of_file(file), max_bytes)
+    with in_the_name_of("load"):
+        names, tensors = checked(ops.load_file, _bytes_of_file(file), max_bytes)
     return tensors[0] if len(tensors) > len(names) else dict(zip(names, tensors, strict=True))
 
 

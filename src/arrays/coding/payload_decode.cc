@@ -332,16 +332,16 @@ std::vector<std::uint8_t> decode(Bytes payload, std::uint64_t max_bytes) {
   const PayloadDecoder decoder(payload);
   const std::uint64_t num_bytes = decoder.info().num_bytes();
   const auto too_large = [&](const std::string& room) {
-    return PayloadError(
-        PayloadErrorCode::kTooLarge,
-        "[decode] the payload stands for " + std::to_string(num_bytes) + " bytes, " + room);
+    return PayloadError(PayloadErrorCode::kTooLarge, "[decode] expected " + room + ", got " +
+                                                         std::to_string(num_bytes) + " bytes");
   };
-  if (num_bytes > max_bytes) throw too_large("more than " + std::to_string(max_bytes));
+  if (num_bytes > max_bytes)
+    throw too_large("at most max_bytes=" + std::to_string(max_bytes) + " of values");
   std::vector<std::uint8_t> values;
   try {
     values.resize(num_bytes);
   } catch (const std::exception&) {  // bad_alloc or length_error
-    throw too_large("more than there is memory for");
+    throw too_large("values that fit into memory");
   }
   decoder.run(0, decoder.num_blocks(), values);
   return values;

@@ -158,7 +158,14 @@ StepTable steps(const StepTarget& target, int bits, double low, double high, Ste
 }
 
 StepTable steps(std::string_view activation, int bits, double low, double high, StepWeight weight) {
-  return steps(activation_target(activation), bits, low, high, weight);
+  StepTarget target;
+  try {
+    target = activation_target(activation);
+  } catch (const InvalidArgument& error) {  // in the name of what was called
+    const std::string text = error.what();
+    throw InvalidArgument("[steps" + text.substr(text.find(']')));
+  }
+  return steps(target, bits, low, high, weight);
 }
 
 }  // namespace slimgrad

@@ -170,8 +170,8 @@ std::tuple<Names, std::vector<at::Tensor>> load_file(const at::Tensor& file,
   }
   if (announced > limit)
     throw PayloadError(PayloadErrorCode::kTooLarge,
-                       "[load] the file stands for " + std::to_string(announced) +
-                           " bytes, more than " + std::to_string(limit));
+                       "[load] expected at most max_bytes=" + std::to_string(limit) +
+                           " of values, got " + std::to_string(announced) + " bytes");
   for (const ContainerEntry& entry : index.entries)
     if (std::ranges::find(kFileTypes, entry.type, &FileType::name) == kFileTypes.end())
       throw PayloadError(

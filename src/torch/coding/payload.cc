@@ -125,21 +125,21 @@ void decode_blocks(const PayloadDecoder& decoder, const at::Tensor& out) {
 }
 
 [[noreturn]] void throw_too_large(const PayloadInfo& info, const std::string& room) {
-  throw PayloadError(PayloadErrorCode::kTooLarge, "[decode] the payload stands for " +
-                                                      std::to_string(info.num_bytes()) +
-                                                      " bytes, more than " + room);
+  throw PayloadError(PayloadErrorCode::kTooLarge, "[decode] expected " + room + ", got " +
+                                                      std::to_string(info.num_bytes()) + " bytes");
 }
 
 void check_limit(const PayloadInfo& info, std::optional<std::int64_t> max_bytes) {
   const std::uint64_t limit = byte_limit(max_bytes);
-  if (info.num_bytes() > limit) throw_too_large(info, std::to_string(limit));
+  if (info.num_bytes() > limit)
+    throw_too_large(info, "at most max_bytes=" + std::to_string(limit) + " of values");
 }
 
 at::Tensor empty_for(const PayloadInfo& info, at::IntArrayRef sizes) {
   try {
     return at::empty(sizes, at::TensorOptions().dtype(scalar_type_of(info.dtype)));
   } catch (const c10::Error&) {
-    throw_too_large(info, "there is memory for");
+    throw_too_large(info, "values that fit into memory");
   }
 }
 

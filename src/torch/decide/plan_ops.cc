@@ -49,8 +49,8 @@ class Gates {
 };
 
 void allocate_plans_op(at::TensorList plans, at::TensorList stats, std::string_view objective,
-                 std::string_view method, double cap, at::IntArrayRef target_layers,
-                 at::ArrayRef<double> target_cosines) {
+                       std::string_view method, double cap, at::IntArrayRef target_layers,
+                       at::ArrayRef<double> target_cosines) {
   check(target_layers.size() == target_cosines.size(), kAllocate,
         "as many target cosines as target layers", target_cosines.size(), " and ",
         target_layers.size());
