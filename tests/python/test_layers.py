@@ -128,8 +128,8 @@ def test_kernels_do_not_allocate(file):
 
 
 # The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
-# What runs between processes has a room in `runtime` alone; the Python package and its tests call it
-# by the name of torch's, `distributed`.
+# What runs between processes has a room in `runtime` alone; the Python package and its tests call
+# it as torch does, `distributed`.
 ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "saved", "exchange"}
 
 

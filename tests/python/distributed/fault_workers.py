@@ -1,7 +1,9 @@
 """Ranks of which one dies, or sends something else than it should. Whoever is left saves what it
 was told and how long that took, and ends without another word."""
 
+import copy
 import os
+import signal
 import time
 
 import torch
@@ -97,4 +99,98 @@ def different(rank, world, port, results):
         all_reduce(torch.randn(5000), "uniform8" if rank == 0 else "uniform4")
     except ExchangeError as error:
         torch.save(str(error), f"{results}/call-{rank}.pt")
+    os._exit(0)
+
+
+def failing_registration(rank, world, port, results):
+    """register() that fails on rank 1 alone, in several ways."""
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+
+    def raises(model, group):
+        raise KeyError("a codec of its own")
+
+    wrong = [
+        {"codec": "unifrom8"},
+        {"codec": "uniform8", "warmup": -1},
+        {"codec": raises},
+        {"codec": "pruned", "error_feedback": True},
+        {"codec": 3},
+        {"codec": "uniform8", "schedule": {-1: "uniform4"}},
+    ]
+    raised = []
+    for arguments in wrong:
+        begin = time.monotonic()
+        try:
+            register(
+                DistributedDataParallel(nn.Linear(10, 10)),
+                **(arguments if rank == 1 else {"codec": "uniform8"}),
+            )
+        except Exception as error:
+            raised.append((type(error).__name__, str(error), time.monotonic() - begin))
+    register(DistributedDataParallel(nn.Linear(10, 10)), "uniform8")  # the group is still good
+    torch.save(raised, f"{results}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def copied(rank, world, port, results):
+    """A registered model is copied and pickled."""
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+    model = DistributedDataParallel(nn.Linear(100, 100))
+    plan = register(model, Codec.parse("uniform4", error_feedback=True))
+
+    def step(of):
+        of(torch.full((2, 100), 1.0 + rank)).square().sum().backward()
+
+    step(model)
+    other = copy.deepcopy(model)
+    torch.save(model, f"{results}/model-{rank}.pt")
+    third = torch.load(f"{results}/model-{rank}.pt", weights_only=False)
+    register(other, "lossless")
+    for one in (model, other, third):
+        one.zero_grad()
+        step(one)
+    found = {"step": plan.step, "sent": plan.sent_bytes > 0, "text": str(plan)}
+    found["gradients"] = [one.module.weight.grad for one in (model, other, third)]
+    torch.save(found, f"{results}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def interrupted(rank, world, port, results):
+    """Ctrl-C in rank 1, while the others exchange."""
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+
+    def run():
+        for step in range(200):
+            if rank == 1 and step == 5:
+                signal.raise_signal(signal.SIGINT)
+            all_reduce(torch.randn(300_000), "uniform8")
+
+    if rank == 1:
+        try:
+            run()
+        except KeyboardInterrupt:
+            os._exit(0)
+    save_what_is_raised(run, rank, results)
+
+
+def caught(rank, world, port, results):
+    """DDP's callers catch what single calls raise."""
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+    model = DistributedDataParallel(nn.Linear(100, 100))
+    register(model, Codec.parse("uniform8", min_elements=0))
+    kind = None
+    try:
+        for step in range(100):
+            if rank == 1 and step == 3:
+                os._exit(0)
+            model(torch.ones(2, 100)).square().sum().backward()
+    except ExchangeError as error:
+        kind = str(error)
+    torch.save(kind, f"{results}/{rank}.pt")
     os._exit(0)

@@ -5,7 +5,15 @@ import re
 
 import pytest
 import torch
-from fault_workers import different, killed, killed_in_backward
+from fault_workers import (
+    caught,
+    copied,
+    different,
+    failing_registration,
+    interrupted,
+    killed,
+    killed_in_backward,
+)
 from ranks import run_ranks
 
 SOON = 60
@@ -51,3 +59,43 @@ def test_different_settings_are_refused_with_both(tmp_path):
     for rank in range(2):  # whoever sees it first tells the other
         text = torch.load(tmp_path / f"call-{rank}.pt")
         assert re.search("sent a header with bits (8, expected 4|4, expected 8)", text)
+
+
+def test_a_registration_that_fails_on_one_rank_fails_on_all(tmp_path):
+    run_ranks(failing_registration, (str(tmp_path),), world=3)
+    own = torch.load(tmp_path / "1.pt")
+    assert len(own) == 6
+    for rank in (0, 2):
+        heard = torch.load(tmp_path / f"{rank}.pt")
+        assert len(heard) == len(own)
+        for (kind, text, _), (_, cause, _) in zip(heard, own, strict=True):
+            assert kind == "ValueError"
+            assert text.startswith("[register] failed on rank 1: ")
+            assert text.endswith(cause)
+    assert all(seconds < SOON for _, _, seconds in own)
+    assert "a codec of its own" in own[2][1]
+
+
+def test_a_registered_model_is_copied_and_pickled(tmp_path):
+    run_ranks(copied, (str(tmp_path),), world=2)
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for of_rank in found:
+        assert of_rank["step"] == 2
+        assert of_rank["sent"]
+        assert "uniform4 with error feedback" in of_rank["text"]
+    for ours, theirs in zip(*(of_rank["gradients"] for of_rank in found), strict=True):
+        assert torch.equal(ours, theirs)
+    _, lossless, plain = found[0]["gradients"]
+    assert torch.equal(lossless, plain)  # a copy that is not registered again exchanges plainly
+
+
+def test_a_rank_that_is_interrupted_is_named(tmp_path):
+    run_ranks(interrupted, (str(tmp_path),), world=3)
+    for raised in what_was_raised(tmp_path, (0, 2)).values():
+        assert raised["kind"] == "ExchangeError"
+        assert "rank 1 is gone or does not answer" in raised["text"]
+
+
+def test_callers_of_ddp_catch_an_exchange_error(tmp_path):
+    run_ranks(caught, (str(tmp_path),), world=2)
+    assert "rank 1 is gone or does not answer" in torch.load(tmp_path / "0.pt")
