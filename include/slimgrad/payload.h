@@ -57,7 +57,8 @@ namespace slimgrad {
 // kNone is for kUniform and kFloat: codes of exactly as many bits as they have, for links that are
 // faster than a coder.
 enum class EntropyCoder { kRans, kHuffman, kNone };
-EntropyCoder parse_entropy_coder(std::string_view name);  // "rans", "huffman", "none"
+std::string_view entropy_coder_name(EntropyCoder coder);  // "rans", "huffman", "none"
+EntropyCoder parse_entropy_coder(std::string_view name);
 
 // The values in the order of the shape, without gaps, aligned as their type asks. They are only
 // read. At most 32 dimensions. In Fortran order the first index runs fastest; the values are

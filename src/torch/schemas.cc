@@ -103,18 +103,6 @@ TORCH_LIBRARY(slimgrad, m) {
       "inspect(Tensor payload) "
       "-> (str, str, int[], float, int[], str, float[], str)");
 
-  // Pieces of tensors as payloads in one string of bytes (arrays/coding/pieces.h), in memory of the
-  // caller. Plain pieces travel as they are. `replace` writes what a reader gets over the pieces.
-  // decode_pieces takes nothing but what it was told to expect; `add` adds to float32 sums.
-  m.def(
-      "encode_pieces(Tensor(a!)[] pieces, bool[] plain, int[] keys, str kind, int bits, "
-      "int exponent_bits, int mantissa_bits, str survivors, str coder, str model, str rounding, "
-      "int block_log2, int seed, bool replace, Tensor(b!) out) -> Tensor");
-  m.def(
-      "decode_pieces(Tensor bytes, Tensor(a!)[] pieces, bool[] plain, ScalarType dtype, str kind, "
-      "int bits, int exponent_bits, int mantissa_bits, bool add) -> ()");
-  m.def("pieces_bound(int[] lengths, ScalarType dtype) -> int");
-
   // Files of payloads (torch/coding/files.cc). file_parts: the bytes of a file with these tensors,
   // its index first; metadata are keys and values in turn, options those of encode. load_file: one
   // tensor more than names if the file is a single payload.

@@ -8,15 +8,14 @@ from ranks import join_group, leave_group, run_ranks
 from torch import nn
 
 import slimgrad as sg
-from slimgrad._library import ops
+from slimgrad._library import classes, ops
 from slimgrad.distributed.codec import Codec
 from slimgrad.distributed.collectives import reduce_scatter
-from slimgrad.distributed.exchange import GATHER, SPREAD, Exchange
-from slimgrad.distributed.pieces import Piece, encode_frame, frame_bound
 from slimgrad.saved.packer import Packer
 from slimgrad.saved.settings import Saved
 
 RANKS, STEPS = 4, 50
+SPREAD, GATHER = 0, 1  # the phases of an exchange
 SHAPES = {"batch": (4, 6, 16), "d_model": 16, "nhead": 2, "dim_feedforward": 32}
 
 
@@ -59,12 +58,13 @@ def test_no_two_keys_are_equal():
     names = [name for name, _ in controller.model.named_parameters()]
     for model, rank, step in itertools.product(range(2), range(RANKS), range(STEPS)):
         parameters = [sg.derive_seed(model, name) for name in names]  # as Plan has them
-        of_ddp = Exchange("all_reduce", Codec(), torch.float32, ("0", "step", step))
-        of_fsdp = Exchange("reduce_scatter", Codec(), torch.float32, ("1", "step", step))
-        called = Exchange("all_reduce", Codec(), torch.float32, ("0", "call", step))
-        places = [of_ddp.seed(rank, SPREAD, peer) for peer in range(RANKS) if peer != rank]
-        places += [of_ddp.seed(rank, GATHER, -1), called.seed(rank, GATHER, -1)]
-        places += [of_fsdp.seed(rank, SPREAD, 1 - rank % 2)]
+        of_ddp = (0, "all_reduce", "0", "step", step, rank)
+        of_fsdp = (0, "reduce_scatter", "1", "step", step, rank)
+        called = (0, "all_reduce", "0", "call", step, rank)
+        seed = classes.Exchange.seed
+        places = [seed(*of_ddp, SPREAD, peer) for peer in range(RANKS) if peer != rank]
+        places += [seed(*of_ddp, GATHER, -1), seed(*called, GATHER, -1)]
+        places += [seed(*of_fsdp, SPREAD, 1 - rank % 2)]
         pieces = [sg.derive_seed(key, first) for key in parameters[::8] for first in (0, 1024)]
         keys += [sg.derive_seed(*pair) for pair in itertools.product(places, pieces) if model == 0]
         keys += [sg.derive_seed(places[0], piece) for piece in pieces if model == 1]
@@ -133,14 +133,14 @@ def test_errors_of_saved_tensors_are_independent(ranks):
 @pytest.mark.parametrize("codec", ["uniform3", "fp4", "pruned"])
 def test_errors_of_codecs_are_independent(ranks, codec):
     """What ranks code for two readers in the first phase, and all in the second."""
-    x, errors, codec = _values(), [], Codec.parse(codec)
+    x, errors, held = _values(), [], Codec.parse(codec)._held()
     for rank, step in itertools.product(range(ranks), range(8)):
-        exchange = Exchange("all_reduce", codec, x.dtype, ("0", "step", step))
         for stage, reader in ((SPREAD, 8), (SPREAD, 9), (GATHER, -1)):
-            frame = [Piece(x.clone(), False, sg.derive_seed(0, "weight"))]
-            out = torch.empty(frame_bound(frame, x.dtype), dtype=torch.uint8)
-            encode_frame(frame, codec, out, exchange.seed(rank, stage, reader), replace=True)
-            errors.append(frame[0].values - x)
+            piece = x.clone()
+            out = torch.empty(held.frame_bound([piece]), dtype=torch.uint8)
+            seed = classes.Exchange.seed(0, "all_reduce", "0", "step", step, rank, stage, reader)
+            held.encode_frame([piece], [sg.derive_seed(0, "weight")], seed, True, out)
+            errors.append(piece - x)
     assert_independent(errors)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -32,9 +33,25 @@ def all_descriptions(description: dict, group: dist.ProcessGroup) -> list[dict]:
     ]
 
 
-def check_agreement(description: dict, group: dist.ProcessGroup, op: str = "register") -> None:
-    """ValueError, on every rank, that shows both settings where two differ."""
+def check_agreement(
+    describe: Callable[[], dict], group: dist.ProcessGroup, op: str = "register"
+) -> None:
+    """Raises on every rank where the descriptions of two ranks differ, a ValueError that shows
+    both; or where one rank cannot describe its settings: its own error there, and a ValueError with
+    that error's text on the others, which would wait for it otherwise."""
+    error: Exception | None = None
+    try:
+        description = describe()
+    except Exception as raised:
+        error = raised
+        description = {"error": f"{type(raised).__name__}: {raised}"[: _MOST_BYTES // 8]}
     described = all_descriptions(description, group)
+    if error is not None:
+        raise error
+    for rank, other in enumerate(described):
+        if "error" in other:
+            failed = dist.get_global_rank(group, rank)
+            raise ValueError(f"[{op}] failed on rank {failed}: {other['error']}")
     for rank, other in enumerate(described):
         if other == described[0]:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from .collectives import all_reduce
+from .collectives import Handle, all_reduce
 from .plan import Plan
 
 
@@ -40,10 +40,17 @@ def exchange_bucket(plan: Plan, bucket):
         keys=[plan._draws(name) for name in names],
     )
     assert handle is not None
-    future = handle._future(buffer)
+    _wait_at_the_end(plan, handle)
+    # DDP takes values of Python's only, such as those that then() makes.
+    return handle._future(buffer).then(lambda done: done.value())
 
-    def count(done: torch.futures.Future) -> torch.Tensor:
+
+def _wait_at_the_end(plan: Plan, handle: Handle) -> None:
+    """Waits for the exchange when backward has nothing else to do, before DDP does, which would
+    raise a RuntimeError where this raises an ExchangeError."""
+
+    def wait() -> None:
+        handle.wait()
         plan.sent_bytes += handle.sent_bytes
-        return done.value()
 
-    return future.then(count)
+    torch.autograd.Variable._execution_engine.queue_callback(wait)

@@ -52,21 +52,36 @@ class Plan:
         schedule: Schedule | None = None,
         error_feedback: bool | None = None,
     ):
-        if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
-            raise ValueError(f"[register] expected warmup to be a number of steps, got {warmup!r}")
+        self.group = group
         # What codec="auto" found, if it was asked: a measurement, so it is kept.
         self.choice: Choice | None = None
-        asked = AUTO if codec == AUTO else f"not {AUTO}"
-        check_agreement({"codec": asked}, group)  # before some measure and others do not
-        if codec == AUTO:
+        self.warmup = warmup
+        self.step = self.resumed_at = 0
+        self.sent_bytes = 0
+        self.names = {id(p): name for name, p in model.named_parameters()}
+        self.order = {name: place for place, name in enumerate(self.names.values())}
+        self.residuals: dict[str, torch.Tensor] = {}
+        asked = AUTO if isinstance(codec, str) and codec == AUTO else f"not {AUTO}"
+        check_agreement(lambda: {"codec": asked}, group)  # before some measure and others do not
+        if asked == AUTO:
             self.choice = choose(model, group)
             codec = self.choice.codec
-        elif callable(codec) and not isinstance(codec, Codec):
-            codec = codec(model, group)
-        self.group = group
+
+        def describe() -> dict:
+            self.codecs = self._codecs(model, codec, schedule, error_feedback)
+            return self._description(model)
+
+        check_agreement(describe, group)
         # Models that are registered for one group draw by themselves.
         self._number = _registrations[group] = _registrations.get(group, -1) + 1
-        self.warmup = warmup
+
+    def _codecs(self, model, codec, schedule, error_feedback) -> dict[int, Codec | None]:
+        """By the step from which on they hold; what is wrong with the arguments is raised."""
+        warmup = self.warmup
+        if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+            raise ValueError(f"[register] expected warmup to be a number of steps, got {warmup!r}")
+        if callable(codec) and not isinstance(codec, Codec):
+            codec = codec(model, self.group)
         codecs = {0: _codec_or_plain(codec, "codec", AUTO)}
         for first, later in (schedule or {}).items():
             if isinstance(first, bool) or not isinstance(first, int) or first < 0:
@@ -74,18 +89,18 @@ class Plan:
                     f"[register] expected schedule to map steps to codecs, got step {first!r}"
                 )
             codecs[first] = _codec_or_plain(later, "codecs of a schedule")
-        self.codecs = dict(sorted(codecs.items()))
         if error_feedback is not None:
-            self.codecs = {
+            codecs = {
                 first: codec and codec.replace(error_feedback=error_feedback, rounding=None)
-                for first, codec in self.codecs.items()
+                for first, codec in codecs.items()
             }
-        self.step = self.resumed_at = 0
-        self.sent_bytes = 0
-        self.names = {id(p): name for name, p in model.named_parameters()}
-        self.order = {name: place for place, name in enumerate(self.names.values())}
-        self.residuals: dict[str, torch.Tensor] = {}
-        check_agreement(self._description(model), group)
+        return dict(sorted(codecs.items()))
+
+    def __getstate__(self) -> dict:
+        """Copies and pickles of a model have its settings and residuals, and no group: torch does
+        not register communication hooks of a copied DistributedDataParallel, so that the copy has
+        to be registered again."""
+        return self.__dict__ | {"group": None, "names": {}}
 
     def __str__(self) -> str:
         """What travels from which step on, and what did so far."""

@@ -9,7 +9,6 @@ import torch
 
 from .codec import Codec
 from .cost import Speed
-from .pieces import decode_frame, encode_frame, frame_bound, frames_between
 
 SAMPLE = 1 << 23  # values in all, that a measurement codes: more than caches hold
 _LEAST = 1 << 16  # of a tensor, so that what every tensor costs does not weigh too much
@@ -63,8 +62,9 @@ def cast_seconds(tensors: Sequence[torch.Tensor]) -> float:
 def coded_speed(codec: Codec, tensors: Sequence[torch.Tensor]) -> Speed:
     """By the frames in which an exchange codes: bytes, encoding, decoding, decoding to a sum."""
     work = [tensor.clone() for tensor in tensors]
-    frames = frames_between(work, list(range(len(work))), (0, 0), (len(work), 0), codec)
-    rooms = [torch.empty(frame_bound(f, torch.float32), dtype=torch.uint8) for f in frames]
+    held = codec._held()
+    frames = held.frames(work)
+    rooms = [torch.empty(held.frame_bound(frame), dtype=torch.uint8) for frame in frames]
     values = sum(tensor.numel() for tensor in work)
     payloads: list[torch.Tensor] = []
 
@@ -74,14 +74,13 @@ def coded_speed(codec: Codec, tensors: Sequence[torch.Tensor]) -> Speed:
 
     def encode() -> None:
         payloads[:] = [
-            room[: encode_frame(frame, codec, room)]
+            held.encode_frame(frame, list(range(len(frame))), 0, False, room)
             for frame, room in zip(frames, rooms, strict=True)
         ]
 
     def decode(add: bool) -> None:
         for frame, payload in zip(frames, payloads, strict=True):
-            pieces = [piece.values for piece in frame]
-            decode_frame(payload, pieces, [False] * len(pieces), codec, torch.float32, add)
+            held.decode_frame(payload, frame, frame, add)
 
     encoding = quickest(encode, restore)
     num_bytes = sum(payload.numel() for payload in payloads)

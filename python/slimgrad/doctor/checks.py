@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from .._library import ops
+from .._library import classes, ops
 from ..compression.gradients import Prune
 from ..functional import gelu, mish, relu, silu, tanh
 from ..nn import Conv2d, Linear
@@ -141,12 +141,11 @@ def _added() -> list[torch.Tensor]:
     that rare symbols travel with their places."""
     count = 250_003
     pieces, sums = [_random(count)], [_random(count, seed=16)]
-    how = ("uniform", 8, 4, 3)
-    out = torch.zeros(ops.pieces_bound([count], torch.float32), dtype=torch.uint8)
-    coding = ("exact", "rans", "counted", "stochastic", 20, 17, False)
-    size = int(ops.encode_pieces(pieces, [False], [0], *how, *coding, out))
-    ops.decode_pieces(out[:size], sums, [False], torch.float32, *how, True)
-    return [out[:size], *sums]
+    codec = classes.Codec({"kind": "uniform", "block_log2": 20, "rounding": "stochastic"})
+    out = torch.zeros(codec.frame_bound(pieces), dtype=torch.uint8)
+    coded = codec.encode_frame(pieces, [0], 17, False, out)
+    codec.decode_frame(coded, pieces, sums, True)
+    return [coded, *sums]
 
 
 def _floats(coder: str) -> list[torch.Tensor]:

@@ -36,6 +36,7 @@ BFloat16Bits to_bfloat16(float value) {
 
 }  // namespace
 
+std::string_view entropy_coder_name(EntropyCoder coder) { return name_of(kCoders, coder); }
 EntropyCoder parse_entropy_coder(std::string_view name) {
   return parse_name(kCoders, "encode", "coder", name);
 }

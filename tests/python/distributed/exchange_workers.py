@@ -8,7 +8,6 @@ from ranks import join_group, leave_group
 
 import slimgrad as sg
 from slimgrad.distributed import Codec, all_gather, all_reduce, broadcast, reduce_scatter
-from slimgrad.distributed.messages import HEADER_BYTES, Link
 
 SIZES = (70_000, 17, 5_000, 0, 4_095, 40_001)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -134,23 +133,6 @@ def at_once(rank, world):
     return [all(map(torch.equal, a, b)) for a, b in zip(lists, sums, strict=True)], sent
 
 
-def counted(rank, world):
-    """The bytes that a handle counts, those that its links got, and those of the headers alone."""
-    sizes, send = [], Link.send
-
-    def counting(link, message):
-        sizes.append(message.numel())
-        return send(link, message)
-
-    Link.send = counting
-    try:
-        handle = all_reduce(gradients(rank), "uniform8", async_op=True)
-        handle.wait()
-    finally:
-        Link.send = send
-    return handle.sent_bytes, sum(sizes), len(sizes) * HEADER_BYTES
-
-
 def groups(rank, world):
     """Two groups beside the whole, each with sums of its own, at the same time."""
     halves = [list(range(0, world, 2)), list(range(1, world, 2))]
@@ -201,7 +183,6 @@ def check_all(rank, world, port, results, codecs):
         "nonfinite": nonfinite(rank, world),
         "others": others(rank, world),
         "at_once": at_once(rank, world),
-        "counted": counted(rank, world),
         "groups": groups(rank, world) if world > 1 else [True],
         "nothing": nothing(rank, world),
         "fed_back": fed_back(rank, world),

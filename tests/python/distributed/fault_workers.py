@@ -1,7 +1,9 @@
 """Ranks of which one dies, or sends something else than it should. Whoever is left saves what it
 was told and how long that took, and ends without another word."""
 
+import copy
 import os
+import signal
 import time
 
 import torch
@@ -11,8 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import slimgrad as sg
-from slimgrad.distributed import Codec, ExchangeError, all_reduce, messages, register
-from slimgrad.distributed.engines import engine_of
+from slimgrad.distributed import Codec, ExchangeError, all_reduce, register
 
 
 def what_is_raised(run, group=None):
@@ -68,49 +69,6 @@ def killed_in_backward(rank, world, port, results):
     save_what_is_raised(run, rank, results)
 
 
-def damage(message, what):
-    changes = {
-        "size": {"num_bytes": 1 << 40},
-        "codec": {"codec": "uniform2"},
-        "frame number": {"frame": 7},
-        "exchange": {"exchange": 77},
-    }
-    if what == "frame":
-        message[message.numel() * 3 // 4] ^= 16
-    elif what == "header":
-        message[20] ^= 1
-    else:
-        header = vars(messages.read_header(message)) | changes[what]
-        messages.write_header(messages.Header(**header), message)
-    return message
-
-
-def damaged(rank, world, port, results, cases):
-    """In each case rank 1 sends one damaged message, in the third exchange of a group."""
-    torch.set_num_threads(1)
-    join_group(rank, world, port)
-    send, raised = messages.Link.send, {}
-    for stage, what in cases:
-        group = dist.new_group()
-        engine, tag = engine_of(group, "all_reduce"), messages.Link(None, 0, stage).tag
-
-        def send_damaged(self, message, engine=engine, tag=tag, what=what):
-            of_this = self.group is engine.group and self.tag == tag
-            if rank == 1 and of_this and engine.num_exchanges == 3:
-                message = damage(message.clone(), what)
-            return send(self, message)
-
-        def run(group=group):
-            for _ in range(5):
-                all_reduce([torch.randn(300_000)], "uniform8", group=group)
-
-        messages.Link.send = send_damaged
-        raised[stage, what] = what_is_raised(run, group)
-        dist.barrier()
-    torch.save(raised, f"{results}/{rank}.pt")
-    os._exit(0)
-
-
 def different(rank, world, port, results):
     """Settings that differ, in several ways, and calls that do."""
     torch.set_num_threads(1)
@@ -141,4 +99,98 @@ def different(rank, world, port, results):
         all_reduce(torch.randn(5000), "uniform8" if rank == 0 else "uniform4")
     except ExchangeError as error:
         torch.save(str(error), f"{results}/call-{rank}.pt")
+    os._exit(0)
+
+
+def failing_registration(rank, world, port, results):
+    """register() that fails on rank 1 alone, in several ways."""
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+
+    def raises(model, group):
+        raise KeyError("a codec of its own")
+
+    wrong = [
+        {"codec": "unifrom8"},
+        {"codec": "uniform8", "warmup": -1},
+        {"codec": raises},
+        {"codec": "pruned", "error_feedback": True},
+        {"codec": 3},
+        {"codec": "uniform8", "schedule": {-1: "uniform4"}},
+    ]
+    raised = []
+    for arguments in wrong:
+        begin = time.monotonic()
+        try:
+            register(
+                DistributedDataParallel(nn.Linear(10, 10)),
+                **(arguments if rank == 1 else {"codec": "uniform8"}),
+            )
+        except Exception as error:
+            raised.append((type(error).__name__, str(error), time.monotonic() - begin))
+    register(DistributedDataParallel(nn.Linear(10, 10)), "uniform8")  # the group is still good
+    torch.save(raised, f"{results}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def copied(rank, world, port, results):
+    """A registered model is copied and pickled."""
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+    model = DistributedDataParallel(nn.Linear(100, 100))
+    plan = register(model, Codec.parse("uniform4", error_feedback=True))
+
+    def step(of):
+        of(torch.full((2, 100), 1.0 + rank)).square().sum().backward()
+
+    step(model)
+    other = copy.deepcopy(model)
+    torch.save(model, f"{results}/model-{rank}.pt")
+    third = torch.load(f"{results}/model-{rank}.pt", weights_only=False)
+    register(other, "lossless")
+    for one in (model, other, third):
+        one.zero_grad()
+        step(one)
+    found = {"step": plan.step, "sent": plan.sent_bytes > 0, "text": str(plan)}
+    found["gradients"] = [one.module.weight.grad for one in (model, other, third)]
+    torch.save(found, f"{results}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def interrupted(rank, world, port, results):
+    """Ctrl-C in rank 1, while the others exchange."""
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+
+    def run():
+        for step in range(200):
+            if rank == 1 and step == 5:
+                signal.raise_signal(signal.SIGINT)
+            all_reduce(torch.randn(300_000), "uniform8")
+
+    if rank == 1:
+        try:
+            run()
+        except KeyboardInterrupt:
+            os._exit(0)
+    save_what_is_raised(run, rank, results)
+
+
+def caught(rank, world, port, results):
+    """DDP's callers catch what single calls raise."""
+    torch.set_num_threads(1)
+    join_group(rank, world, port)
+    model = DistributedDataParallel(nn.Linear(100, 100))
+    register(model, Codec.parse("uniform8", min_elements=0))
+    kind = None
+    try:
+        for step in range(100):
+            if rank == 1 and step == 3:
+                os._exit(0)
+            model(torch.ones(2, 100)).square().sum().backward()
+    except ExchangeError as error:
+        kind = str(error)
+    torch.save(kind, f"{results}/{rank}.pt")
     os._exit(0)

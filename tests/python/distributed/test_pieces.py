@@ -1,25 +1,16 @@
-"""Several pieces of tensors as bytes, and back: the ops, and how tensors are cut."""
+"""Frames: several pieces of tensors as bytes, and back, and how tensors are cut."""
 
 import sys
 import threading
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import slimgrad as sg
 from slimgrad.distributed import CODECS, Codec
-from slimgrad.distributed.pieces import (
-    FRAME_VALUES,
-    Piece,
-    decode_frame,
-    encode_frame,
-    frame_bound,
-    frames_between,
-    shard_bounds,
-)
+from slimgrad.tensors.coding import checked
 
+FRAME_VALUES = 1 << 19
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -29,18 +20,25 @@ def gradient(num_values, seed=0, dtype=torch.float32):
     return (1e-2 * spread * torch.randn(num_values, generator=generator)).to(dtype)
 
 
-def coded(values, codec, plain=False, seed=3, replace=False):
+def encoded(pieces, codec, seed=3, replace=False):
+    held = codec._held()
+    out = torch.empty(held.frame_bound(pieces), dtype=torch.uint8)
+    return held.encode_frame(pieces, list(range(len(pieces))), seed, replace, out).clone()
+
+
+def coded(values, codec, seed=3, replace=False):
     """(what the pieces are then, their bytes)"""
-    frame = [Piece(x.clone(), plain, key) for key, x in enumerate(values)]
-    out = torch.empty(frame_bound(frame, values[0].dtype), dtype=torch.uint8)
-    size = encode_frame(frame, codec, out, seed, replace)
-    return [piece.values for piece in frame], out[:size].clone()
+    pieces = [x.clone() for x in values]
+    return pieces, encoded(pieces, codec, seed, replace)
 
 
-def decoded(payload, values, codec, plain=False):
-    back = [torch.empty_like(x) for x in values]
-    decode_frame(payload, back, [plain] * len(back), codec, values[0].dtype)
-    return back
+def decode_frame(payload, values, codec, to, add=False):
+    checked(codec._held().decode_frame, payload, values, to, add)
+    return to
+
+
+def decoded(payload, values, codec):
+    return decode_frame(payload, values, codec, [torch.empty_like(x) for x in values])
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -51,7 +49,7 @@ def test_three_ways_to_the_same_values(name, dtype):
     back = decoded(payload, values, codec)
     assert all(map(torch.equal, back, replaced))
     sums = [torch.full(x.shape, 0.25) for x in values]
-    decode_frame(payload, sums, [False, False], codec, dtype, add=True)
+    decode_frame(payload, values, codec, sums, add=True)
     assert all(torch.equal(s, 0.25 + x.float()) for s, x in zip(sums, back, strict=True))
     if name == "lossless":
         assert all(map(torch.equal, back, values))
@@ -62,8 +60,7 @@ def test_memory_that_is_shared_until_it_is_written_to_is_not_replaced(name):
     values = gradient(5000)
     expected = values.clone()
     piece = torch._lazy_clone(values)
-    out = torch.empty(frame_bound([Piece(piece, False, 0)], piece.dtype), dtype=torch.uint8)
-    encode_frame([Piece(piece, False, 0)], Codec.parse(name), out, 3, True)
+    encoded([piece], Codec.parse(name), replace=True)
     assert torch.equal(values, expected)
     if name != "pruned":
         assert not torch.equal(piece, expected)
@@ -107,11 +104,12 @@ def test_nonfinite_values_arrive(name):
 
 
 def test_plain_pieces_travel_as_they_are():
-    x = gradient(3000)
-    payload = coded([x], Codec.parse("uniform2"), plain=True)[1]
-    assert torch.equal(decoded(payload, [x], Codec.parse("uniform2"), plain=True)[0], x)
+    x, codec = gradient(3000), Codec.parse("uniform2")
+    payload = coded([x], codec)[1]
+    assert torch.equal(decoded(payload, [x], codec)[0], x)
+    all_coded = codec.replace(min_elements=0)
     with pytest.raises(sg.PayloadError, match=r"piece 0: expected raw .* got uniform 2 bits"):
-        decoded(coded([x], Codec.parse("uniform2"))[1], [x], Codec.parse("uniform2"), plain=True)
+        decoded(coded([x], all_coded)[1], [x], codec)
 
 
 def test_what_is_not_as_agreed_is_refused():
@@ -139,7 +137,7 @@ def test_damage_is_found_wherever_it_is():
         damaged = payload.clone()
         damaged[place] ^= 1 << (place % 8)
         with pytest.raises(sg.PayloadError):
-            decode_frame(damaged, sums, [False, False], codec, torch.float32, add=True)
+            decode_frame(damaged, [x, x], codec, sums, add=True)
     for cut in (0, 3, 8, payload.numel() - 1):
         with pytest.raises(sg.PayloadError):
             decoded(payload[:cut].clone(), [x, x], codec)
@@ -148,38 +146,26 @@ def test_damage_is_found_wherever_it_is():
 
 
 def test_misuse_is_refused():
-    x, codec = gradient(5000), Codec.parse("uniform4")
+    x, held = gradient(5000), Codec.parse("uniform4")._held()
     room = torch.empty(1 << 20, dtype=torch.uint8)
-    for frame, out, message in [
-        ([Piece(x.view(2, -1), False, 0)], room, r"expected contiguous pieces of one dimension"),
-        ([Piece(x[::2], False, 0)], room, r"not contiguous"),
-        ([Piece(x.double(), False, 0)], room, r"expected pieces of type float32, bfloat16 or"),
-        ([Piece(x, False, 0), Piece(x.half(), False, 0)], room, r"expected pieces of one type"),
-        ([Piece(x, False, 0)], room[:2], r"expected room for the sizes"),
-        ([Piece(x, False, 0)], room[:50], r"expected room for the payload"),
-        ([Piece(x, True, 0)], room[:50], r"expected room for the values"),
-        ([Piece(x, False, 0)], room.view(2, -1), r"expected bytes as a contiguous uint8"),
+    kinds = r"expected contiguous pieces of one dimension and one type on the CPU"
+    for pieces, out, message in [
+        ([x.view(2, -1)], room, kinds),
+        ([x[::2]], room, kinds),
+        ([x.double()], room, kinds),
+        ([x, x.half()], room, kinds),
+        ([x], room[:2], r"expected room for the sizes"),
+        ([x], room[:50], r"expected room for the payload"),
+        ([x[:100]], room[:50], r"expected room for the values"),
+        ([x], room.half(), r"expected bytes as a contiguous uint8"),
     ]:
         with pytest.raises(ValueError, match=message):
-            encode_frame(frame, codec, out)
-    payload = coded([x], codec)[1]
-    with pytest.raises(ValueError, match=r"expected sums of type float32"):
-        decode_frame(payload, [x.half()], [False], codec, torch.float32, add=True)
-    with pytest.raises(ValueError, match=r"expected one flag in plain for every piece"):
-        decode_frame(payload, [x], [], codec, torch.float32)
-    with pytest.raises(ValueError, match=r"does not require a gradient"):
-        encode_frame([Piece(x.clone().requires_grad_(), False, 0)], codec, room)
-
-
-def test_ops_are_registered_as_torch_wants():
-    x, out = gradient(5000), torch.empty(1 << 16, dtype=torch.uint8)
-    encode = ([x.clone()], [False], [0], "uniform", 4, 4, 3, "exact", "rans", "counted", "nearest")
-    torch.library.opcheck(torch.ops.slimgrad.encode_pieces.default, (*encode, 18, 0, False, out))
+            held.encode_frame(pieces, [0] * len(pieces), 0, False, out)
     payload = coded([x], Codec.parse("uniform4"))[1]
-    torch.library.opcheck(
-        torch.ops.slimgrad.decode_pieces.default,
-        (payload, [x.clone()], [False], torch.float32, "uniform", 4, 5, 2, True),
-    )
+    with pytest.raises(ValueError, match=r"expected sums of type float32"):
+        held.decode_frame(payload, [x], [x.half()], True)
+    with pytest.raises(ValueError, match=r"expected a tensor for each piece"):
+        held.decode_frame(payload, [x], [], False)
 
 
 def runs_beside(op):
@@ -205,46 +191,15 @@ def runs_beside(op):
 
 
 def test_python_runs_while_pieces_are_coded():
-    x, codec = gradient(1 << 20), Codec.parse("uniform8")
-    frame = [Piece(x, False, 0)]
-    out = torch.empty(frame_bound(frame, x.dtype), dtype=torch.uint8)
-    size = encode_frame(frame, codec, out)
-    assert runs_beside(lambda: encode_frame(frame, codec, out))
-    assert runs_beside(lambda: decode_frame(out[:size], [x], [False], codec, torch.float32))
+    x, held = gradient(1 << 20), Codec.parse("uniform8")._held()
+    out = torch.empty(held.frame_bound([x]), dtype=torch.uint8)
+    payload = held.encode_frame([x], [0], 0, False, out)
+    assert runs_beside(lambda: held.encode_frame([x], [0], 0, False, out))
+    assert runs_beside(lambda: held.decode_frame(payload, [x], [x], False))
     assert not runs_beside(lambda: sum(range(100_000)))
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    lengths=st.lists(st.integers(1, 40_000), max_size=8),
-    shards=st.integers(1, 5),
-    smallest=st.sampled_from([0, 100, 4096]),
-)
-def test_shards_cover_everything_once(lengths, shards, smallest):
-    tensors = [torch.full((n,), float(i)) for i, n in enumerate(lengths)]
-    for x in tensors:
-        x += torch.arange(x.numel()) / 65536
-    codec = Codec(min_elements=smallest)
-    ends = shard_bounds(lengths, shards, smallest)
-    assert len(ends) == shards
-    pieces = []
-    for begin, end in zip([(0, 0), *ends[:-1]], ends, strict=True):
-        for frame in frames_between(tensors, list(range(len(tensors))), begin, end, codec):
-            assert 0 < sum(p.values.numel() for p in frame) <= FRAME_VALUES
-            pieces += frame
-    assert len({piece.key for piece in pieces}) == len(pieces)
-    if tensors:
-        assert torch.equal(torch.cat([p.values for p in pieces]), torch.cat(tensors))
-    for piece in pieces:
-        index = int(piece.values[0])
-        first = round((float(piece.values[0]) - index) * 65536)
-        assert piece.key == sg.derive_seed(index, first)
-        assert piece.plain == (lengths[index] < smallest)
-        if piece.plain:
-            assert piece.values.numel() == lengths[index]
 
 
 def test_large_tensors_are_cut_into_frames():
     x = torch.zeros(3 * FRAME_VALUES + 5)
-    frames = frames_between([x, x[:10]], [0, 1], (0, 0), (2, 0), Codec())
-    assert [[p.values.numel() for p in f] for f in frames] == [[FRAME_VALUES]] * 3 + [[5, 10]]
+    frames = Codec()._held().frames([x, x[:10]])
+    assert [[p.numel() for p in f] for f in frames] == [[FRAME_VALUES]] * 3 + [[5, 10]]

@@ -1,36 +1,45 @@
-"""The end of a process that has exchanged gradients."""
+"""The end of groups and of a process that has exchanged gradients."""
 
-import subprocess
-import sys
-
-# What is registered first runs last.
-SCRIPT = """
-import atexit, sys, threading
-
-def look():
-    print([t.name for t in threading.enumerate() if t.name.startswith("slimgrad")])
-    print(sys.getrefcount(group) - 2)  # but for this script, and this call
-
-atexit.register(look)
+import os
+import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ranks import join_group, run_ranks
+
 import slimgrad as sg
 
-dist.init_process_group("gloo", f"file://{sys.argv[1]}", rank=0, world_size=1)
-group = dist.group.WORLD
-sg.distributed.all_reduce(torch.ones(5000), "lossless")
-assert any(t.name.startswith("slimgrad") for t in threading.enumerate())
-dist.destroy_process_group()
-"""
+
+def _threads() -> list[str]:
+    names = [Path(task, "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    return [name for name in names if name.startswith("slimgrad")]
 
 
-def test_no_thread_and_no_group_is_left_to_the_interpreter(tmp_path):
-    """Threads that want Python's lock while it is taken down abort the process, now and then."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "store")], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    threads, holders = done.stdout.splitlines()
-    assert threads == "[]"
-    assert holders == "0"
+def _groups_come_and_go(rank, world, port, folder):
+    join_group(rank, world, port)
+    found = []
+    for _ in range(4):
+        group = dist.new_group()
+        sg.distributed.all_reduce(torch.ones(5000), "uniform8", group=group)
+        assert _threads()
+        dist.barrier()
+        dist.destroy_process_group(group)
+        del group
+        end = time.monotonic() + 60
+        while _threads() and time.monotonic() < end:
+            time.sleep(0.05)
+        counts = [len(os.listdir(f"/proc/self/{kind}")) for kind in ("task", "fd")]
+        found.append((len(_threads()), *counts))
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_a_destroyed_group_leaves_no_thread_and_no_descriptor(tmp_path):
+    run_ranks(_groups_come_and_go, (str(tmp_path),), world=2)
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        # The first group may start threads that torch has once for a process.
+        assert [counts[0] for counts in found] == [0] * 4
+        assert found[1][1:] == found[-1][1:], found

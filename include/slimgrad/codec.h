@@ -1,0 +1,76 @@
+// What happens to a tensor between two processes: one description, the same on every rank.
+//
+//   Codec codec = Codec::parse("uniform4");     // the names that docs/distributed.md lists
+//   codec.model = TableModel::kGennorm;
+//
+// A plain value; threads may share it. exchange.h has what takes one.
+#ifndef SLIMGRAD_CODEC_H_
+#define SLIMGRAD_CODEC_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <slimgrad/payload.h>
+
+namespace slimgrad {
+
+struct Codec {
+  // kLossless, kUniform (`bits`), kFloat (`format`) or kPruned (to `sparsity`).
+  PayloadKind kind = PayloadKind::kUniform;
+  int bits = 8;  // 2 to 8
+  FloatFormat format = FloatFormat(5, 2);
+  // kNone: codes of exactly as many bits as they have, for kUniform and kFloat.
+  EntropyCoder coder = EntropyCoder::kRans;
+  TableModel model = TableModel::kCounted;  // where probabilities of uniform codes come from
+  double sparsity = 0.9;
+  Survivors survivors = Survivors::kExact;
+  int block_log2 = 18;  // 12 to 20
+  // Without one: kStochastic, which is unbiased, in both phases of an exchange; with error feedback
+  // kNearest, as what is fed back has to be smaller than the gradient, and the noise of few bits is
+  // not. kNearest without error feedback is refused: small gradients would vanish for good.
+  std::optional<Rounding> rounding;
+  bool error_feedback = false;  // what rounding loses is added to the next gradient
+  std::int64_t seed = 0;
+  std::int64_t min_elements = 4096;  // tensors of fewer values travel as they are
+
+  // "lossless", "fp8" to "fp2", "uniform8" to "uniform2", "packed8" to "packed4", "pruned", which
+  // are names(); or a format such as "1-4-3". Throws InvalidArgument for other names.
+  static Codec parse(std::string_view name);
+  static std::vector<std::string> names();
+
+  // One of names(), or a format.
+  std::string name() const;
+  bool is_exact() const { return kind == PayloadKind::kLossless; }
+  Rounding rounding_in_force() const {
+    return rounding.value_or(error_feedback ? Rounding::kNearest : Rounding::kStochastic);
+  }
+  // Throws InvalidArgument for settings out of range, and for those that do not go together.
+  void check() const;
+
+  // Every setting once: calls field(name, member) in this order. What describes, compares, reads
+  // or writes codecs visits.
+  template <typename Self, typename Field>
+  static void visit(Self& self, const Field& field) {
+    field("kind", self.kind);
+    field("bits", self.bits);
+    field("format", self.format);
+    field("coder", self.coder);
+    field("model", self.model);
+    field("sparsity", self.sparsity);
+    field("survivors", self.survivors);
+    field("block_log2", self.block_log2);
+    field("rounding", self.rounding);
+    field("error_feedback", self.error_feedback);
+    field("seed", self.seed);
+    field("min_elements", self.min_elements);
+  }
+
+  friend bool operator==(const Codec&, const Codec&) = default;
+};
+
+}  // namespace slimgrad
+
+#endif  // SLIMGRAD_CODEC_H_
