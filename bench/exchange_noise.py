@@ -12,20 +12,21 @@ from __future__ import annotations
 import torch
 
 from slimgrad import derive_seed
+from slimgrad._library import classes
 from slimgrad.distributed.codec import Codec
-from slimgrad.distributed.exchange import GATHER, SPREAD, Exchange
-from slimgrad.distributed.pieces import Piece, encode_frame, frame_bound
 
+SPREAD, GATHER = 0, 1  # the phases of an exchange
 VALUES = 1 << 18
 CODECS = ("uniform8", "uniform4", "fp8", "fp4")
 RANKS = (2, 4, 8, 16, 64)
 
 
-def rounded(x: torch.Tensor, codec: Codec, seed: int) -> torch.Tensor:
-    frame = [Piece(x.clone(), False, derive_seed(0, "weight"))]
-    out = torch.empty(frame_bound(frame, x.dtype), dtype=torch.uint8)
-    encode_frame(frame, codec, out, seed, replace=True)
-    return frame[0].values
+def rounded(x: torch.Tensor, codec: Codec, rank: int, phase: int) -> torch.Tensor:
+    piece, held = x.clone(), codec._held()
+    out = torch.empty(held.frame_bound([piece]), dtype=torch.uint8)
+    seed = classes.Exchange.seed(codec.seed, "all_reduce", "0", "step", 0, rank, phase, -1)
+    held.encode_frame([piece], [derive_seed(0, "weight")], seed, True, out)
+    return piece
 
 
 def errors(name: str) -> dict[int, tuple[float, float]]:
@@ -34,13 +35,12 @@ def errors(name: str) -> dict[int, tuple[float, float]]:
     codec = Codec.parse(name)
     uniform = torch.rand(2, VALUES, generator=torch.Generator().manual_seed(1))
     x = torch.log(uniform[0] / uniform[1])
-    exchange = Exchange("all_reduce", codec, x.dtype, ("0", "step", 0))
     total, found = torch.zeros_like(x), {}
     for rank in range(max(RANKS)):
-        total += rounded(x, codec, exchange.seed(rank, SPREAD, -1))
+        total += rounded(x, codec, rank, SPREAD)
         if rank + 1 in RANKS:
             mean = total / (rank + 1)
-            both = rounded(mean, codec, exchange.seed(rank, GATHER, -1))
+            both = rounded(mean, codec, rank, GATHER)
             found[rank + 1] = tuple(float((y - x).norm() / x.norm()) for y in (mean, both))
     return found
 

@@ -29,7 +29,7 @@ PYTHONS_BY_NATURE = {
     "slimgrad.distributed.CompressedPipelineStage": "is a stage of torch.distributed.pipelining",
 }
 TO_COME = {
-    "slimgrad.distributed": "exchanges, boundaries of stages and estimates of C++",
+    "slimgrad.distributed": "registration with DDP and FSDP2; boundaries of stages and estimates",
 }
 
 
