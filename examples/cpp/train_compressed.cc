@@ -74,7 +74,7 @@ struct Run {
     archive.write("optimizer", moments);
     archive.write("compression", slimgrad::nn::to_dict(compression.state()));
     archive.write("modules", slimgrad::nn::to_dict(slimgrad::nn::state_dict(*network)));
-    archive.write("saved", static_cast<std::int64_t>(saved.number()));
+    archive.write("saved", c10::IValue(saved.state()));
     archive.write("step", step);
     archive.save_to(path);
   }
@@ -97,7 +97,7 @@ struct Run {
     for (const std::string& words :
          slimgrad::nn::load_state_dict(*network, slimgrad::nn::to_state(value("modules"))))
       std::cerr << "slimgrad: " << words << '\n';
-    saved.set_number(static_cast<std::uint64_t>(value("saved").toInt()));
+    saved.load_state(value("saved").toTensor());
     step = value("step").toInt();
   }
 
@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
 
   const double accuracy =
       run.network(points).argmax(1).eq(labels).to(torch::kDouble).mean().item<double>();
-  const auto [plain, saved] = run.saved.bytes();
+  const slimgrad::SavedTally::Count saved = run.saved.tally().total();
   std::cout << run.compression.summary();
   std::printf(
       "loss %.17g, accuracy %.3f, zeros behind first %.3f, in middle %.3f, saved %.1f times "
@@ -135,5 +135,5 @@ int main(int argc, char** argv) {
       slimgrad::gate_report(run.network->middle->state().weight_plan,
                             run.network->middle->state().weight_stats)
           .sparsity,
-      static_cast<double>(plain) / static_cast<double>(saved));
+      static_cast<double>(saved.plain_bytes) / static_cast<double>(saved.bytes));
 }

@@ -103,7 +103,8 @@ class Exchange {
   std::shared_ptr<PendingExchange> all_gather(const std::vector<Tensors>& outputs,
                                               const Tensors& tensors, const Codec& codec,
                                               const ExchangeOptions& options = {});
-  // Every rank's tensors become what those of rank `source`, counted in the group, are when decoded.
+  // Every rank's tensors become what those of rank `source`, counted in the group, are when
+  // decoded.
   std::shared_ptr<PendingExchange> broadcast(const Tensors& tensors, const Codec& codec,
                                              int source = 0, const ExchangeOptions& options = {});
 

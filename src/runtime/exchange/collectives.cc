@@ -26,7 +26,8 @@ using TensorVector = Exchange::Tensors;
 
 constexpr std::array kTypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
-// ---- arguments -----------------------------------------------------------------------------------
+// ---- arguments
+// -----------------------------------------------------------------------------------
 
 // A flat view of a dense tensor in the order of its memory: what is exchanged is written in place,
 // so nothing may be copied.
@@ -40,7 +41,8 @@ at::Tensor flat(const at::Tensor& x, const char* op) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(values.dim()));
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, [&](std::int64_t a, std::int64_t b) {
-    return std::pair(values.stride(a), values.size(a)) > std::pair(values.stride(b), values.size(b));
+    return std::pair(values.stride(a), values.size(a)) >
+           std::pair(values.stride(b), values.size(b));
   });
   const at::Tensor permuted = values.permute(order);
   check(permuted.is_contiguous(), op, "tensors without gaps", "strides of ", values.strides());
@@ -60,8 +62,8 @@ std::vector<TensorVector> flat(const std::vector<TensorVector>& lists, const cha
 }
 
 // Empty for a codec without error feedback.
-TensorVector flat_residuals(const TensorVector& residuals, const TensorVector& flats, const Codec& codec,
-                       const char* op) {
+TensorVector flat_residuals(const TensorVector& residuals, const TensorVector& flats,
+                            const Codec& codec, const char* op) {
   if (!codec.error_feedback) return {};
   check(residuals.size() == flats.size(), op, "a residual for each tensor with error feedback",
         residuals.size(), " for ", flats.size());
@@ -91,7 +93,8 @@ std::vector<std::int64_t> keys_of(const ExchangeOptions& options, std::size_t co
   return keys;
 }
 
-void check_sizes(const TensorVector& got, const TensorVector& wanted, const char* op, const char* expected) {
+void check_sizes(const TensorVector& got, const TensorVector& wanted, const char* op,
+                 const char* expected) {
   const auto sizes = [](const TensorVector& tensors) {
     std::vector<std::int64_t> sizes;
     for (const at::Tensor& x : tensors) sizes.push_back(x.numel());
@@ -112,7 +115,8 @@ void copy_if_apart(const TensorVector& to, const TensorVector& from) {
     if (to[i].const_data_ptr() != from[i].const_data_ptr()) to[i].copy_(from[i]);
 }
 
-// ---- frames --------------------------------------------------------------------------------------
+// ---- frames
+// --------------------------------------------------------------------------------------
 
 // Those of one type that are not empty, with their keys and residuals.
 FlatTensors of_type(at::ScalarType type, const TensorVector& flats,
@@ -131,7 +135,8 @@ std::vector<Frame> all_frames(const FlatTensors& tensors, const Codec& codec) {
   return exchange::frames_between(tensors, {}, {tensors.values.size(), 0}, codec);
 }
 
-// ---- settings ------------------------------------------------------------------------------------
+// ---- settings
+// ------------------------------------------------------------------------------------
 
 std::string in_words(PayloadKind kind) { return std::string(payload_kind_name(kind)); }
 std::string in_words(EntropyCoder coder) { return std::string(entropy_coder_name(coder)); }
@@ -142,8 +147,7 @@ std::string in_words(const std::optional<Rounding>& rounding) {
   return rounding ? std::string(rounding_name(*rounding)) : "none";
 }
 template <typename Number>
-  requires std::is_arithmetic_v<Number>
-std::string in_words(Number number) {
+requires std::is_arithmetic_v<Number> std::string in_words(Number number) {
   std::ostringstream text;
   text.precision(17);
   text << std::boolalpha << number;
@@ -152,7 +156,8 @@ std::string in_words(Number number) {
 
 }  // namespace
 
-// ---- Exchange ------------------------------------------------------------------------------------
+// ---- Exchange
+// ------------------------------------------------------------------------------------
 
 std::shared_ptr<Exchange> Exchange::of(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                        std::vector<int> global_ranks) {
@@ -222,7 +227,8 @@ std::shared_ptr<PendingExchange> Exchange::start(std::vector<JobPtr> jobs) {
   return std::make_shared<PendingExchange>(std::move(jobs));
 }
 
-std::shared_ptr<PendingExchange> Exchange::all_reduce(const TensorVector& tensors, const Codec& codec,
+std::shared_ptr<PendingExchange> Exchange::all_reduce(const TensorVector& tensors,
+                                                      const Codec& codec,
                                                       const ExchangeOptions& options,
                                                       const TensorVector& residuals) {
   constexpr char op[] = "all_reduce";
@@ -253,11 +259,9 @@ std::shared_ptr<PendingExchange> Exchange::all_reduce(const TensorVector& tensor
   return start(std::move(jobs));
 }
 
-std::shared_ptr<PendingExchange> Exchange::reduce_scatter(const TensorVector& outputs,
-                                                          const std::vector<TensorVector>& inputs,
-                                                          const Codec& codec,
-                                                          const ExchangeOptions& options,
-                                                          const std::vector<TensorVector>& residuals) {
+std::shared_ptr<PendingExchange> Exchange::reduce_scatter(
+    const TensorVector& outputs, const std::vector<TensorVector>& inputs, const Codec& codec,
+    const ExchangeOptions& options, const std::vector<TensorVector>& residuals) {
   constexpr char op[] = "reduce_scatter";
   const TensorVector flats = flat(outputs, op);
   const std::vector<TensorVector> lists = flat(inputs, op);
@@ -293,7 +297,8 @@ std::shared_ptr<PendingExchange> Exchange::reduce_scatter(const TensorVector& ou
 }
 
 std::shared_ptr<PendingExchange> Exchange::all_gather(const std::vector<TensorVector>& outputs,
-                                                      const TensorVector& tensors, const Codec& codec,
+                                                      const TensorVector& tensors,
+                                                      const Codec& codec,
                                                       const ExchangeOptions& options) {
   constexpr char op[] = "all_gather";
   const std::vector<TensorVector> lists = flat(outputs, op);
@@ -319,8 +324,9 @@ std::shared_ptr<PendingExchange> Exchange::all_gather(const std::vector<TensorVe
   return start(std::move(jobs));
 }
 
-std::shared_ptr<PendingExchange> Exchange::broadcast(const TensorVector& tensors, const Codec& codec,
-                                                     int source, const ExchangeOptions& options) {
+std::shared_ptr<PendingExchange> Exchange::broadcast(const TensorVector& tensors,
+                                                     const Codec& codec, int source,
+                                                     const ExchangeOptions& options) {
   constexpr char op[] = "broadcast";
   check(source >= 0 && source < size(), op, "source to be a rank of the group", source);
   const TensorVector flats = flat(tensors, op);
@@ -340,7 +346,8 @@ std::shared_ptr<PendingExchange> Exchange::broadcast(const TensorVector& tensors
   return start(std::move(jobs));
 }
 
-// ---- PendingExchange -----------------------------------------------------------------------------
+// ---- PendingExchange
+// -----------------------------------------------------------------------------
 
 void PendingExchange::wait() const {
   for (const JobPtr& job : jobs_) job->outcome.wait();
@@ -348,7 +355,8 @@ void PendingExchange::wait() const {
 
 bool PendingExchange::wait_for(std::chrono::milliseconds time) const {
   const auto until = std::chrono::steady_clock::now() + time;
-  return std::ranges::all_of(jobs_, [&](const JobPtr& job) { return job->outcome.wait_until(until); });
+  return std::ranges::all_of(jobs_,
+                             [&](const JobPtr& job) { return job->outcome.wait_until(until); });
 }
 
 bool PendingExchange::is_complete() const {

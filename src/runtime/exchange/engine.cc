@@ -146,8 +146,8 @@ void Engine::submit(const std::vector<JobPtr>& jobs) {
   const std::lock_guard lock(mutex_);
   for (const JobPtr& job : jobs) {
     if (!error_.empty())
-      throw ExchangeError("[" + job->op + "] an exchange of this group has failed before: " +
-                          error_);
+      throw ExchangeError("[" + job->op +
+                          "] an exchange of this group has failed before: " + error_);
     job->group_ = group_.lock();
     if (!job->group_) throw ExchangeError("[" + job->op + "] the process group was destroyed");
     job->number_ = num_jobs_++;
@@ -382,10 +382,8 @@ void Engine::decode(Job& job, int peer, std::size_t index, const Frame& frame,
 // ---- messages ----------------------------------------------------------------------------------
 
 Header Engine::header_of(const Job& job, MessageKind kind) const {
-  return {.kind = kind,
-          .number = job.number_,
-          .settings = job.settings_hash_,
-          .text = job.settings};
+  return {
+      .kind = kind, .number = job.number_, .settings = job.settings_hash_, .text = job.settings};
 }
 
 void Engine::send(Job& job, int peer, Stage stage, const at::Tensor& message) {

@@ -45,14 +45,15 @@
 
 namespace slimgrad::exchange {
 
-// The streams of messages between two ranks, one for each time that an exchange passes something on.
+// The streams of messages between two ranks, one for each time that an exchange passes something
+// on.
 enum Stage { kSpread, kGather, kFinish, kStages };
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-// The seed of all draws of an exchange; and of what a rank, counted in the whole job, as replicas of
-// a group have equal ranks in it, codes in one stage for one reader, or for all (-1).
+// The seed of all draws of an exchange; and of what a rank, counted in the whole job, as replicas
+// of a group have equal ranks in it, codes in one stage for one reader, or for all (-1).
 inline std::uint64_t exchange_seed(std::int64_t codec_seed, std::string_view op,
                                    std::string_view group, std::string_view counted,
                                    std::uint64_t count) {

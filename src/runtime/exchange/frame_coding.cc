@@ -57,8 +57,8 @@ void prune_piece(const Piece& piece, const Codec& codec, std::uint64_t seed) {
   const double found =
       threshold(measure(piece.values), codec.sparsity, ThresholdMethod::kEmpirical).value;
   if (found > 0)
-    torch_ops::apply_cpu_("all_reduce", {.threshold = found, .seed = derive_seed(seed, {piece.key})},
-                          piece.values);
+    torch_ops::apply_cpu_(
+        "all_reduce", {.threshold = found, .seed = derive_seed(seed, {piece.key})}, piece.values);
 }
 
 // What a reader makes of a payload that the encoder could not say.
@@ -112,8 +112,8 @@ std::size_t encode_frame(const Frame& frame, const Codec& codec, std::uint64_t s
     if (replace && !piece.is_plain)
       options.replaced = {static_cast<std::uint8_t*>(piece.values.mutable_data_ptr()),
                           static_cast<std::size_t>(piece.values.nbytes())};
-    const TensorView view = flat_view(piece.values.scalar_type(), piece.values.numel(),
-                                      piece.values.const_data_ptr());
+    const TensorView view =
+        flat_view(piece.values.scalar_type(), piece.values.numel(), piece.values.const_data_ptr());
     const std::span<std::uint8_t> left = out.subspan(end);
     const std::span<std::uint8_t> part = left.first(
         static_cast<std::size_t>(std::min<std::uint64_t>(left.size(), piece_bound(view))));

@@ -121,7 +121,8 @@ void check_header(const Header& header, const Header& expected, std::uint64_t mo
   if (header.number != expected.number) refuse("exchange", header.number, expected.number);
   if (header.settings != expected.settings)
     throw ExchangeError("a header with " + differences(header.text, expected.text));
-  if (header.kind != expected.kind) refuse("kind", kind_name(header.kind), kind_name(expected.kind));
+  if (header.kind != expected.kind)
+    refuse("kind", kind_name(header.kind), kind_name(expected.kind));
   if (header.frame != expected.frame) refuse("frame", header.frame, expected.frame);
   if (header.num_pieces != expected.num_pieces)
     refuse("pieces", header.num_pieces, expected.num_pieces);

@@ -5,9 +5,9 @@
 // is believed only where it says what the receiver expects. Instead of a body it may say that the
 // sender has stopped, and why.
 //
-// Gloo sends nothing before the receiver has asked for it, and what asks waits behind all that is on
-// its way to the sender. So receivers ask long before, for as much as a body can have at most; Gloo
-// delivers what is shorter, and the header says how long it is.
+// Gloo sends nothing before the receiver has asked for it, and what asks waits behind all that is
+// on its way to the sender. So receivers ask long before, for as much as a body can have at most;
+// Gloo delivers what is shorter, and the header says how long it is.
 #ifndef SLIMGRAD_RUNTIME_EXCHANGE_MESSAGE_H_
 #define SLIMGRAD_RUNTIME_EXCHANGE_MESSAGE_H_
 

@@ -1,9 +1,9 @@
 // Exchange and PendingExchange as classes of torch, which is how Python holds them; and codecs as
 // named values. Methods run without Python's lock.
 #include <torch/custom_class.h>
+#include <torch/library.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/library.h>
 
 #include <chrono>
 #include <cmath>
@@ -40,7 +40,8 @@ auto in_python(const Call& call) {
   }
 }
 
-// ---- codecs --------------------------------------------------------------------------------------
+// ---- codecs
+// --------------------------------------------------------------------------------------
 
 [[noreturn]] void refuse(const char* name, const char* expected, const c10::IValue& value) {
   std::ostringstream got;
@@ -130,9 +131,8 @@ Codec codec_of(const NamedValues& settings) {
 NamedValues settings_of(const Codec& codec) {
   auto settings = c10::impl::toTypedDict<std::string, c10::IValue>(
       c10::impl::GenericDict(c10::StringType::get(), c10::AnyType::get()));
-  Codec::visit(codec, [&](const char* name, const auto& value) {
-    settings.insert(name, written(value));
-  });
+  Codec::visit(codec,
+               [&](const char* name, const auto& value) { settings.insert(name, written(value)); });
   return settings;
 }
 
@@ -147,13 +147,15 @@ TensorVector defined_or_not(const std::vector<std::optional<at::Tensor>>& tensor
   return found;
 }
 
-// ---- classes -------------------------------------------------------------------------------------
+// ---- classes
+// -------------------------------------------------------------------------------------
 
 struct PendingObject : torch::CustomClassHolder {
   explicit PendingObject(std::shared_ptr<PendingExchange> started) : pending(std::move(started)) {}
 
   bool wait_for(double seconds) const {
-    const auto time = std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(1e3 * seconds)));
+    const auto time =
+        std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(1e3 * seconds)));
     return in_python([&] { return pending->wait_for(time); });
   }
   bool is_complete() const { return pending->is_complete(); }
@@ -184,10 +186,11 @@ struct ExchangeObject : torch::CustomClassHolder {
                                   defined_or_not(residuals));
     });
   }
-  Pending reduce_scatter(const TensorVector& outputs, const std::vector<TensorVector>& inputs,
-                         const NamedValues& codec, std::optional<std::int64_t> step,
-                         double divide_by, const std::vector<std::int64_t>& keys,
-                         const std::vector<std::vector<std::optional<at::Tensor>>>& residuals) const {
+  Pending reduce_scatter(
+      const TensorVector& outputs, const std::vector<TensorVector>& inputs,
+      const NamedValues& codec, std::optional<std::int64_t> step, double divide_by,
+      const std::vector<std::int64_t>& keys,
+      const std::vector<std::vector<std::optional<at::Tensor>>>& residuals) const {
     return start([&] {
       std::vector<TensorVector> found;
       for (const auto& list : residuals) found.push_back(defined_or_not(list));
@@ -213,8 +216,8 @@ struct ExchangeObject : torch::CustomClassHolder {
   static std::int64_t seed(std::int64_t codec_seed, const std::string& op, const std::string& group,
                            const std::string& counted, std::int64_t count, std::int64_t rank,
                            std::int64_t stage, std::int64_t reader) {
-    const std::uint64_t seed = exchange::exchange_seed(codec_seed, op, group, counted,
-                                                       static_cast<std::uint64_t>(count));
+    const std::uint64_t seed =
+        exchange::exchange_seed(codec_seed, op, group, counted, static_cast<std::uint64_t>(count));
     return static_cast<std::int64_t>(exchange::message_seed(
         seed, static_cast<int>(rank), static_cast<int>(stage), static_cast<int>(reader)));
   }
@@ -238,7 +241,8 @@ struct CodecObject : torch::CustomClassHolder {
     return settings_of(in_force);
   }
 
-  // TensorVector cut into frames, and frames coded, as an exchange does it: for estimates and tests.
+  // TensorVector cut into frames, and frames coded, as an exchange does it: for estimates and
+  // tests.
   std::vector<TensorVector> frames(const TensorVector& tensors) const {
     exchange::FlatTensors flat{tensors, std::vector<std::int64_t>(tensors.size(), 0), {}};
     std::vector<TensorVector> found;
@@ -249,7 +253,8 @@ struct CodecObject : torch::CustomClassHolder {
     }
     return found;
   }
-  exchange::Frame frame_of(const TensorVector& pieces, const std::vector<std::int64_t>& keys) const {
+  exchange::Frame frame_of(const TensorVector& pieces,
+                           const std::vector<std::int64_t>& keys) const {
     check(keys.size() == pieces.size(), "Codec", "a key for every piece", keys.size(), " for ",
           pieces.size());
     exchange::Frame frame;
@@ -275,13 +280,14 @@ struct CodecObject : torch::CustomClassHolder {
                           std::int64_t seed, bool replace, const at::Tensor& out) const {
     return in_python([&] {
       check_bytes(out);
-      const std::size_t size = exchange::encode_frame(
-          frame_of(pieces, keys), codec, static_cast<std::uint64_t>(seed), replace,
-          torch_ops::mutable_elements<std::uint8_t>(out));
+      const std::size_t size =
+          exchange::encode_frame(frame_of(pieces, keys), codec, static_cast<std::uint64_t>(seed),
+                                 replace, torch_ops::mutable_elements<std::uint8_t>(out));
       return out.narrow(0, 0, static_cast<std::int64_t>(size));
     });
   }
-  // Into `to`, or added to it, which is float32 then. `like` has the type and sizes that were coded.
+  // Into `to`, or added to it, which is float32 then. `like` has the type and sizes that were
+  // coded.
   void decode_frame(const at::Tensor& bytes, const TensorVector& like, const TensorVector& to,
                     bool add) const {
     in_python([&] {

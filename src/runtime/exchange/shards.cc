@@ -59,8 +59,7 @@ std::vector<Frame> frames_between(const FlatTensors& tensors, Place begin, Place
           {.values = flat.narrow(0, first, count),
            .is_plain = is_plain,
            .key = derive_seed(static_cast<std::uint64_t>(tensors.keys[i]), {first}),
-           .residual =
-               has_residual ? tensors.residuals[i].narrow(0, first, count) : at::Tensor()});
+           .residual = has_residual ? tensors.residuals[i].narrow(0, first, count) : at::Tensor()});
       first += count;
       room -= count;
     }

@@ -107,8 +107,8 @@ TEST(Exchange, ScattersGathersAndBroadcasts) {
     for (int r = 0; r < 3; ++r) outputs.push_back({at::zeros({100 * (r + 1)})});
     exchange->all_gather(outputs, {at::full({100 * (rank + 1)}, double(rank))}, exact)->wait();
     for (int r = 0; r < 3; ++r)
-      EXPECT_TRUE(at::equal(outputs[static_cast<std::size_t>(r)][0],
-                            at::full({100 * (r + 1)}, double(r))));
+      EXPECT_TRUE(
+          at::equal(outputs[static_cast<std::size_t>(r)][0], at::full({100 * (r + 1)}, double(r))));
 
     const at::Tensor copied = at::full({7'000}, double(rank));
     exchange->broadcast({copied}, exact, 2)->wait();
@@ -158,7 +158,8 @@ TEST(Exchange, FuturesGetTheirResultAndHeadersAreCounted) {
   });
 }
 
-// ---- faults --------------------------------------------------------------------------------------
+// ---- faults
+// --------------------------------------------------------------------------------------
 
 TEST(ExchangeFaults, SettingsThatDifferAreRefusedWithBoth) {
   struct Case {
@@ -277,7 +278,8 @@ TEST(ExchangeFaults, MisuseIsRefusedBeforeAnythingIsSent) {
   });
 }
 
-// ---- what is left behind -------------------------------------------------------------------------
+// ---- what is left behind
+// -------------------------------------------------------------------------
 
 TEST(Exchange, LeavesNoThreadAndNoGroup) {
   const auto threads_of_ours = [] {

@@ -1,6 +1,6 @@
 // Process groups between threads of one process: messages are copied in memory, may be changed on
-// their way, and a rank may be cut off. It calls itself Gloo, whose rules it keeps: a message may be
-// shorter than what was asked for.
+// their way, and a rank may be cut off. It calls itself Gloo, whose rules it keeps: a message may
+// be shorter than what was asked for.
 #ifndef SLIMGRAD_TESTS_RUNTIME_EXCHANGE_MEMORY_GROUP_H_
 #define SLIMGRAD_TESTS_RUNTIME_EXCHANGE_MEMORY_GROUP_H_
 
@@ -97,7 +97,11 @@ class MemoryBackend : public c10d::Backend {
   };
   struct Received : c10d::Work {
     Received(std::shared_ptr<MemoryNetwork> network, int from, int to, int tag, at::Tensor out)
-        : network_(std::move(network)), from_(from), to_(to), tag_(tag), out_(std::move(out)),
+        : network_(std::move(network)),
+          from_(from),
+          to_(to),
+          tag_(tag),
+          out_(std::move(out)),
           number_(network_->next_number(from, to, tag)) {}
     bool wait(std::chrono::milliseconds) override {
       return network_->receive(from_, to_, tag_, number_, out_, is_aborted_);

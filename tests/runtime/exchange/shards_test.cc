@@ -13,7 +13,9 @@ namespace {
 
 TEST(Shards, CoverEverythingOnce) {
   std::mt19937 random(1);
-  const auto draw = [&](int low, int high) { return std::uniform_int_distribution(low, high)(random); };
+  const auto draw = [&](int low, int high) {
+    return std::uniform_int_distribution(low, high)(random);
+  };
   for (int trial = 0; trial < 60; ++trial) {
     Codec codec;
     codec.min_elements = std::array<int, 3>{0, 100, 4096}[static_cast<std::size_t>(draw(0, 2))];
