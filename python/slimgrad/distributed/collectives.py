@@ -196,7 +196,9 @@ def broadcast(
     ``src`` is a rank of the whole job, as torch's."""
     op = "broadcast"
     exchange = exchange_of(group, op)
-    source = dist.get_group_rank(group if group is not None else dist.group.WORLD, src)
+    whole = group if group is not None else dist.group.WORLD
+    assert whole is not None  # or there would be no exchange
+    source = dist.get_group_rank(whole, src)
     return _start(
         async_op,
         exchange.broadcast,
