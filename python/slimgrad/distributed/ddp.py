@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from .collectives import Handle, all_reduce
+from .collectives import all_reduce
 from .plan import Plan
 
 
@@ -40,17 +40,19 @@ def exchange_bucket(plan: Plan, bucket):
         keys=[plan._draws(name) for name in names],
     )
     assert handle is not None
-    _wait_at_the_end(plan, handle)
-    # DDP takes values of Python's only, such as those that then() makes.
-    return handle._future(buffer).then(lambda done: done.value())
+    # Completed here and not by the exchange: its threads must not need Python's lock, which a
+    # process that ends takes from them.
+    future: torch.futures.Future = torch.futures.Future()
 
-
-def _wait_at_the_end(plan: Plan, handle: Handle) -> None:
-    """Waits for the exchange when backward has nothing else to do, before DDP does, which would
-    raise a RuntimeError where this raises an ExchangeError."""
-
-    def wait() -> None:
+    def finish() -> None:
         handle.wait()
         plan.sent_bytes += handle.sent_bytes
+        future.set_result(buffer)
 
-    torch.autograd.Variable._execution_engine.queue_callback(wait)
+    if plan.is_static_graph and step == plan.resumed_at:
+        finish()  # DDP waits for the first step of a static graph before callbacks are called
+    else:
+        # When backward has nothing else to do, and before DDP waits, which would raise a
+        # RuntimeError where this raises an ExchangeError.
+        torch.autograd.Variable._execution_engine.queue_callback(finish)
+    return future

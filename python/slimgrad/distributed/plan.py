@@ -56,6 +56,7 @@ class Plan:
         # What codec="auto" found, if it was asked: a measurement, so it is kept.
         self.choice: Choice | None = None
         self.warmup = warmup
+        self.is_static_graph = False  # of DDP
         self.step = self.resumed_at = 0
         self.sent_bytes = 0
         self.names = {id(p): name for name, p in model.named_parameters()}

@@ -35,6 +35,7 @@ def register(
     modules = model.modules() if isinstance(model, nn.Module) else ()
     if isinstance(model, DistributedDataParallel):
         plan = Plan(model.module, codec, model.process_group, warmup, schedule, error_feedback)
+        plan.is_static_graph = model.static_graph
         model.register_comm_hook(plan, exchange_bucket)
         return plan
     if any(isinstance(module, FSDPModule) for module in modules):
