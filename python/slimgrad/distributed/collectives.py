@@ -70,10 +70,6 @@ class Handle:
         """What this rank sent, headers included. Complete when the exchange is."""
         return self._pending.sent_bytes()
 
-    def _future(self, result: torch.Tensor) -> torch.futures.Future:
-        """One that gets ``result`` when the exchange is complete."""
-        return self._pending.future(result)
-
 
 def _start(async_op: bool, method: Callable, *arguments: Any) -> Handle | None:
     handle = Handle(_call(method, *arguments))
