@@ -44,8 +44,8 @@
 namespace slimgrad {
 
 struct CompressOptions {
-  // Of every gate. `seed` is that of the model, from which each gate has its own; without one it
-  // comes from torch's generator. `allocation` and `dynamic_scale` follow from `group`.
+  // The options of every gate. `seed` is the model's, from which each gate's is derived; without
+  // one it comes from torch's generator. `allocation` and `dynamic_scale` follow from `group`.
   GateOptions gate = {};
   GroupOptions group = {};  // `method` follows from `gate`
   std::int64_t stream = 0;  // which of the seed's random numbers: the rank, in a distributed job

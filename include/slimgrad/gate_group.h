@@ -65,7 +65,7 @@ class GateGroup {
   void add(std::string name, const at::Tensor& plan, const at::Tensor& stats);
   void add(const std::string& layer, const SparseLayerState& state);
 
-  // Of the gates that count: all but those of products that are not to be pruned.
+  // The names of the gates that count: all but those of products that are not to be pruned.
   std::vector<std::string> names() const;
 
   // Spreads sparsity and updates a dynamic loss scale, if the options say so.

@@ -89,7 +89,8 @@ struct EncodeOptions {
   double scale = 0;
   // Stochastic rounding is unbiased, also below the smallest value of a FloatFormat.
   Rounding rounding = Rounding::kNearest;
-  // Of stochastic rounding. Without one: 0 for arrays; for tensors, drawn from torch's generator.
+  // The seed of stochastic rounding. By default 0 for arrays; drawn from torch's generator for
+  // tensors.
   std::optional<std::uint64_t> seed = {};
 
   // kPruned: how survivors are stored, and the threshold. 0: the smallest magnitude but zero, which

@@ -83,7 +83,7 @@ def parse_activations(activations: str | None, op: str) -> tuple[str, int | Floa
     if activations == "lossless":
         return "lossless", 0
     choice = parse_float_choice(activations)
-    # Of two bits, rounded to nearest, nothing but the largest magnitude is left.
+    # Rounding to nearest with two bits leaves nothing but the largest magnitude.
     if choice is not None and (choice if isinstance(choice, int) else choice.bits) >= 3:
         return "float", choice
     match = re.fullmatch(r"uniform([2-8])", str(activations))

@@ -10,9 +10,8 @@ namespace slimgrad {
 namespace {
 
 // What "fpN" is for codecs: the best split for magnitudes whose log2 has a standard deviation of 1
-// to 5, as that of gradients. One for all, and not one for each piece: codes are entropy-coded, so
-// with a split of its own a piece mostly takes more bytes for less error; and a reader knows the
-// format before it reads.
+// to 5, as that of gradients. One for all, and not one for each piece: a reader knows the format
+// before it reads.
 FloatFormat split_for_gradients(int bits) {
   static const std::vector<FloatFormat> kSplits = [] {
     std::vector<FloatFormat> splits;

@@ -51,7 +51,7 @@ class GatePass {
   bool is_open(bool in_warmup_too = false) const;
   // The sparsity that is wanted now; 0 if nothing is to be pruned.
   double sparsity() const;
-  // Of a small sample: enough to say how sparse a gradient is that is used as it is.
+  // The fraction of zeros in a small sample: how sparse a gradient is that is used as it is.
   double zero_fraction(GradientValues& gradient);
   // Nothing if no value of the sample is finite. The report has expectations over the draw.
   Treatment prune(GradientValues& gradient);

@@ -49,7 +49,7 @@ void write_header(const Header& header, std::uint8_t* out);
 // Throws ExchangeError unless these are the bytes of a header of this version.
 Header read_header(const std::uint8_t* bytes);
 // Throws ExchangeError, which says what differs, unless the header is what was expected, with a
-// body of at most `most_bytes`; and the sender's reason if that has stopped (`is_report` is set).
+// body of at most `most_bytes`.
 void check_header(const Header& header, const Header& expected, std::uint64_t most_bytes);
 
 }  // namespace slimgrad::exchange

@@ -75,7 +75,7 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t, Kinds, Reasons, double, dou
           left,           tally.packing_seconds,      tally.unpacking_seconds};
 }
 
-// Of parts, plain and saved; of reasons, what was left.
+// The plain and the saved bytes of each part, and the bytes left for each reason.
 std::tuple<Sizes, Sizes, Sizes> counted_bytes(const Count& self) {
   const SavedBytes& bytes = self->count.bytes();
   Sizes plain, saved, left;

@@ -52,7 +52,6 @@ TEST_P(Sums, LosslessIsTheSumInTheOrderOfRanks) {
   constexpr std::array<std::int64_t, 3> kLengths = {700'001, 100, 9'000};
   std::vector<std::vector<at::Tensor>> inputs;
   std::vector<at::Tensor> sums;
-  std::mutex drawing;
   for (int rank = 0; rank < size; ++rank) {
     inputs.emplace_back();
     for (std::size_t i = 0; i < kLengths.size(); ++i)
