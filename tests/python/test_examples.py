@@ -34,6 +34,7 @@ def run(*command, **options):
 def test_no_example_is_forgotten():
     assert {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"} == {
         "analyse_gradients.py",
+        "codec_files.py",
         "diloco.py",  # run by distributed/test_diloco.py
         "distributed_ddp.py",
         "finetune_bert.py",

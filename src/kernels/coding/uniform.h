@@ -1,4 +1,4 @@
-// Uniform quantizing: values as integers of at most 8 bits, and back. T is float, BFloat16Bits or
+// Uniform quantizing: values as integers, and integers of at most 8 bits back. T is float, BFloat16Bits or
 // Float16Bits. noexcept, no allocation, any thread; the same on every CPU.
 #ifndef SLIMGRAD_KERNELS_CODING_UNIFORM_H_
 #define SLIMGRAD_KERNELS_CODING_UNIFORM_H_
@@ -20,6 +20,13 @@ template <typename T>
 void uniform_symbols_stochastic(std::span<const T> values, float step, int half,
                                 const RandomStream& random, std::uint64_t first_index,
                                 std::uint8_t* symbols) noexcept;
+
+// The same for levels without an upper end (formats/open_levels.h): k limited to +-kLargestLevel.
+template <typename T>
+void uniform_levels(std::span<const T> values, float step, std::int32_t* levels) noexcept;
+template <typename T>
+void uniform_levels_stochastic(std::span<const T> values, float step, const RandomStream& random,
+                               std::uint64_t first_index, std::int32_t* levels) noexcept;
 
 // What the symbols stand for, (symbol - half) * step limited to the range of float32, in place of
 // `values` or added to `sums`: the numbers that a table of doubles rounded to float32 has, as the
