@@ -4,7 +4,7 @@
 // 16 groups for each sign, the octaves of v = k - 96: with e = floor(log2 v), which is 4 to 19,
 // group e - 4 has 2^e levels, which the lower e bits of v tell apart. Groups are coded at their
 // entropy like all symbols; within a group levels are nearly equally likely, so that these bits are
-// stored as they are. For a normal law of 8 bits that costs 0.007 bits a value more than symbols
+// stored as they are. For a normal law of 8 bits that costs 0.008 bits a value more than symbols
 // for all levels would, for laws with heavier tails less.
 #ifndef SLIMGRAD_FORMATS_OPEN_LEVELS_H_
 #define SLIMGRAD_FORMATS_OPEN_LEVELS_H_
