@@ -31,6 +31,7 @@ namespace {
 using exchange::BodyCoding;
 using exchange::Header;
 using exchange::MessageKind;
+using exchange::plain_message;
 using exchange::StageMessage;
 using exchange::TensorHeader;
 using ::testing::HasSubstr;
