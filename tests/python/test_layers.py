@@ -61,6 +61,7 @@ PUBLIC_LAYER = {
     "sparse_layers.h": "torch",
     "compress.h": "runtime",
     "exchange.h": "runtime",
+    "stages.h": "runtime",
     "gate_group.h": "runtime",
     "nn.h": "runtime",
     "tensor_files.h": "torch",
