@@ -170,6 +170,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("_kernel_sets() -> (str, str[], str[])");
   m.def("_select_kernel_set(str name) -> ()");
   m.def("_build_facts() -> (str, bool, bool)");
+  m.def("_device_kernels() -> (bool, bool)");  // whether they are built in, and wanted
 
   // What backward keeps. pack_saved packs with a few bits a value, into int32 words
   // (formats/saved.h) whose draws are those of `number` among all of a seed; group 0 is the default

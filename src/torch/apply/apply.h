@@ -25,8 +25,16 @@ at::Tensor apply_cpu(const char* op, const Treatment& treatment, const at::Tenso
 // In place.
 void apply_cpu_(const char* op, const Treatment& treatment, const at::Tensor& x);
 
+// On a device with kernels (torch/device/launcher.h), by one of them. The same bits. `counts`, if
+// wanted, is an int64 tensor there: zeros, at_threshold, nonfinite. `out` may be `in`.
+// REQUIRES: both without gaps, with equal strides.
+void apply_device(const char* op, const Treatment& treatment, const at::Tensor& in,
+                  const at::Tensor& out, at::Tensor* counts);
+at::Tensor apply_device(const char* op, const Treatment& treatment, const at::Tensor& x);
+void apply_device_(const char* op, const Treatment& treatment, const at::Tensor& x);
+
 // On any device, in ATen's operators: many passes, same bits. (Where the device's float32 division
-// is IEEE's.) `counts`, if wanted, is an int64 tensor: zeros, at_threshold, nonfinite.
+// is IEEE's.) `counts`: as above.
 at::Tensor apply_aten(const char* op, const Treatment& treatment, const at::Tensor& x,
                       at::Tensor* counts = nullptr);
 

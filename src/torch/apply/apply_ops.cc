@@ -5,6 +5,7 @@
 
 #include "torch/apply/apply.h"
 #include "torch/checks.h"
+#include "torch/device/device_ops.h"
 #include "torch/errors.h"
 #include "torch/fresh_seed.h"
 #include "torch/no_gradient.h"
@@ -17,13 +18,22 @@ struct OpTreatment {
   Treatment treatment;
 };
 
-// Both ways of each op, on the CPU, on any device, and for shapes alone.
+// Both ways of each op: on the CPU, on devices with kernels, on any other, and for shapes alone.
 struct Cpu {
   static at::Tensor fresh(const OpTreatment& applied, const at::Tensor& x) {
     return apply_cpu(applied.op, applied.treatment, x);
   }
   static void in_place(const OpTreatment& applied, at::Tensor& x) {
     apply_cpu_(applied.op, applied.treatment, x);
+  }
+};
+
+struct Device {
+  static at::Tensor fresh(const OpTreatment& applied, const at::Tensor& x) {
+    return apply_device(applied.op, applied.treatment, x);
+  }
+  static void in_place(const OpTreatment& applied, at::Tensor& x) {
+    apply_device_(applied.op, applied.treatment, x);
   }
 };
 
@@ -100,6 +110,10 @@ std::vector<std::int64_t> parse_float_choice_op(std::string_view text) {
 }
 
 }  // namespace
+
+void register_apply_on_device(torch::Library& m) {
+  register_ways<Device, std::optional<std::int64_t>>(m);
+}
 
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { register_ways<Cpu, std::optional<std::int64_t>>(m); }
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {

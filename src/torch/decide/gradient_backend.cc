@@ -67,19 +67,31 @@ ApplyCounts apply_cpu_to(const Treatment& treatment, const at::Tensor& in, const
   return apply_cpu("compress_gradient", treatment, in, out);
 }
 
-ApplyCounts apply_aten_to(const Treatment& treatment, const at::Tensor& in, const at::Tensor& out) {
-  at::Tensor counts;
-  out.copy_(apply_aten("compress_gradient", treatment, in, &counts));
-  counts = counts.cpu();
-  const std::int64_t* values = counts.const_data_ptr<std::int64_t>();
+ApplyCounts counts_on_host(const at::Tensor& counts) {
+  const at::Tensor here = counts.cpu();
+  const std::int64_t* values = here.const_data_ptr<std::int64_t>();
   return {.zeros = static_cast<std::uint64_t>(values[0]),
           .at_threshold = static_cast<std::uint64_t>(values[1]),
           .nonfinite = static_cast<std::uint64_t>(values[2])};
 }
 
+ApplyCounts apply_device_to(const Treatment& treatment, const at::Tensor& in,
+                            const at::Tensor& out) {
+  at::Tensor counts;
+  apply_device("compress_gradient", treatment, in, out, &counts);
+  return counts_on_host(counts);
+}
+
+ApplyCounts apply_aten_to(const Treatment& treatment, const at::Tensor& in, const at::Tensor& out) {
+  at::Tensor counts;
+  out.copy_(apply_aten("compress_gradient", treatment, in, &counts));
+  return counts_on_host(counts);
+}
+
 }  // namespace
 
 const GradientBackend kCpuBackend = {gather_cpu, max_abs_cpu, apply_cpu_to};
+const GradientBackend kDeviceBackend = {gather_aten, max_abs_aten, apply_device_to};
 const GradientBackend kAtenBackend = {gather_aten, max_abs_aten, apply_aten_to};
 
 }  // namespace slimgrad::torch_ops
