@@ -1,0 +1,55 @@
+// All kernels, once: the entry points of the GPU's binary (kernels.cu) and the kernels that run on
+// the host (host_kernels.cc) are made from this list.
+//
+// A kernel is a struct with
+//   kThreads                     threads of a block, in one dimension
+//   Arguments                    what it is given: plain data, by value
+//   Shared                       memory of a block; static, so that a launch asks for none
+//   num_blocks(arguments)        blocks of the grid, in one dimension; 0: there is nothing to do
+//   run(block, arguments, shared)
+// and kKernelName<Kernel> is its entry point, slimgrad_<operation>_<type>. To launch one, its only
+// parameter is a pointer to the Arguments:
+//
+//   using Kernel = Apply<float, ::slimgrad::device::Treats::kPrune>;
+//   Kernel::Arguments a = {...};
+//   void* parameters[] = {&a};
+//   cuLaunchKernel(kernel named kKernelName<Kernel>, Kernel::num_blocks(a), 1, 1,
+//                  Kernel::kThreads, 1, 1, 0, stream, parameters, nullptr);
+//
+// Pointers are to the device's memory and need the alignment of their type alone. What a kernel
+// adds to (counts, sums, histograms) is cleared by the caller; its comments say so.
+#ifndef SLIMGRAD_DEVICE_KERNEL_LIST_H_
+#define SLIMGRAD_DEVICE_KERNEL_LIST_H_
+
+#include <slimgrad/half.h>
+
+#include "device/apply.h"
+
+// X(entry point, kernel) for the kernels of one type of values.
+#define SLIMGRAD_DEVICE_KERNELS_OF(X, suffix, T)                                               \
+  X(slimgrad_quantize_##suffix,                                                                \
+    ::slimgrad::device::Apply<T, ::slimgrad::device::Treats::kQuantize>)                       \
+  X(slimgrad_prune_##suffix, ::slimgrad::device::Apply<T, ::slimgrad::device::Treats::kPrune>) \
+  X(slimgrad_prune_quantize_##suffix,                                                          \
+    ::slimgrad::device::Apply<T, ::slimgrad::device::Treats::kPruneQuantize>)                  \
+  X(slimgrad_drop_##suffix, ::slimgrad::device::Apply<T, ::slimgrad::device::Treats::kDrop>)
+
+// X(entry point, kernel) for all. The kernel may have commas in it: X is variadic.
+#define SLIMGRAD_DEVICE_KERNELS(X)                              \
+  SLIMGRAD_DEVICE_KERNELS_OF(X, f32, float)                     \
+  SLIMGRAD_DEVICE_KERNELS_OF(X, bf16, ::slimgrad::BFloat16Bits) \
+  SLIMGRAD_DEVICE_KERNELS_OF(X, f16, ::slimgrad::Float16Bits)
+
+namespace slimgrad::device {
+
+template <class Kernel>
+inline constexpr const char* kKernelName = nullptr;
+#define SLIMGRAD_NAME(name, ...) \
+  template <>                    \
+  inline constexpr const char* kKernelName<__VA_ARGS__> = #name;
+SLIMGRAD_DEVICE_KERNELS(SLIMGRAD_NAME)
+#undef SLIMGRAD_NAME
+
+}  // namespace slimgrad::device
+
+#endif  // SLIMGRAD_DEVICE_KERNEL_LIST_H_
