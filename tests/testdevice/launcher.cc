@@ -10,10 +10,10 @@
 #include "counts.h"
 #include "device.h"
 #include "device/host_kernels.h"
-#include "device/kernel_list.h"
 #include "memory.h"
 #include "repeat.h"
 #include "torch/device/cuda_launcher.h"
+#include "torch/device/embedded.h"
 #include "torch/device/launcher.h"
 
 namespace testdevice {

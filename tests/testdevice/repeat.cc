@@ -107,7 +107,7 @@ class Repetition {
   // results: of the CPU, if it gave some; otherwise its error.
   void run(at::ArrayRef<c10::IValue> results, const std::optional<std::string>& error) {
     const at::Tensor after = at::detail::getDefaultCPUGenerator().get_state();
-    at::detail::getDefaultCPUGenerator().set_state(generator_);
+    at::Generator(at::detail::getDefaultCPUGenerator()).set_state(generator_);
     const std::int64_t waits = counts.waits, copies = counts.copies_to_host;
     std::optional<std::string> own_error;
     try {
@@ -116,7 +116,7 @@ class Repetition {
     } catch (const c10::Error& thrown) {
       own_error = thrown.what_without_backtrace();
     }
-    at::detail::getDefaultCPUGenerator().set_state(after);
+    at::Generator(at::detail::getDefaultCPUGenerator()).set_state(after);
     TORCH_CHECK(own_error == error, name_, " on the test device: expected ",
                 error.value_or("no error"), ", got ", own_error.value_or("no error"));
     if (!kWaits.contains(name_))
@@ -143,7 +143,7 @@ class Repetition {
   at::Tensor generator_;
 };
 
-void call_twice(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+void call_twice(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard without_mode(kMode);
   const std::size_t num_given = op.schema().arguments().size();
   bool is_repeated = c10::impl::TorchDispatchModeTLS::stack_len() == 0;

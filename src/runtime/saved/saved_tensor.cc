@@ -35,11 +35,11 @@ std::string_view SavedWords::kind() const {
 std::shared_ptr<const SavedWords> packed_words(const at::Tensor& x, const SavedOptions& options,
                                                std::uint64_t seed, std::uint64_t number) {
   if (options.bits == 0) {
-    at::Tensor bytes = torch_ops::pack_exact_cpu(x, false);
+    at::Tensor bytes = torch_ops::packed_exact(x, false);
     if (bytes.numel() == 0) return nullptr;
     return std::make_shared<const SavedWords>(x, std::move(bytes), Way::kExact, options);
   }
-  at::Tensor words = torch_ops::pack_saved_cpu(
+  at::Tensor words = torch_ops::packed_saved(
       x, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest",
       static_cast<std::int64_t>(seed), static_cast<std::int64_t>(number));
   if (torch_ops::elements<std::uint32_t>(words).back() > 0) return nullptr;  // bad groups
@@ -100,9 +100,9 @@ at::Tensor SavedTensor::unpack() const {
   if (words.way == Way::kCast)
     x = words.tensor.to(words.type).as_strided(sizes_, strides_);
   else if (words.way == Way::kExact)
-    x = torch_ops::unpack_exact_cpu(words.tensor, sizes_, strides_, words.type);
+    x = torch_ops::unpacked_exact(words.tensor, sizes_, strides_, words.type);
   else
-    x = torch_ops::unpack_saved_cpu(words.tensor, sizes_, strides_, words.type, words.options.bits,
+    x = torch_ops::unpacked_saved(words.tensor, sizes_, strides_, words.type, words.options.bits,
                                     words.options.group);
   if (pass_) pass_->unpacking_nanoseconds += runtime::nanoseconds() - began;
   return x;

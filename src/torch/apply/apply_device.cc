@@ -1,12 +1,10 @@
 // quantize, prune and prune_quantize by the kernels of src/device: one kernel, and one fill of
 // memory where counts are wanted. Nothing waits for the device.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
 
 #include "arrays/apply/loop_treatment.h"
 #include "device/apply.h"
 #include "torch/apply/apply.h"
-#include "torch/checks.h"
 #include "torch/device/launch.h"
 
 namespace slimgrad::torch_ops {
@@ -40,21 +38,6 @@ void apply_device(const char* op, const Treatment& treatment, const at::Tensor& 
                     .treatment = made},
                    in);
   });
-}
-
-at::Tensor apply_device(const char* op, const Treatment& treatment, const at::Tensor& x) {
-  check_float_dtype(x, op);
-  const at::Tensor dense = is_dense(x) ? x : x.contiguous();
-  const at::Tensor out = at::empty_like(dense);
-  apply_device(op, treatment, dense, out, nullptr);
-  return out;
-}
-
-void apply_device_(const char* op, const Treatment& treatment, const at::Tensor& x) {
-  check_float_dtype(x, op);
-  const at::Tensor dense = is_dense(x) ? x : x.contiguous();
-  apply_device(op, treatment, dense, dense, nullptr);
-  if (!is_dense(x)) x.copy_(dense);
 }
 
 }  // namespace slimgrad::torch_ops

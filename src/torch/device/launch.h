@@ -32,10 +32,21 @@ T* written_by_kernel(const at::Tensor& x) {
   return mutable_elements<T>(x).data();
 }
 
-// A one-dimensional tensor of zeros on the device of another one, by a fill of its memory.
+// The words of codes, contiguous and where kernels read 16 bytes at once: a copy, if they are a
+// slice of another tensor that lies otherwise.
+inline at::Tensor aligned(const at::Tensor& words) {
+  const at::Tensor plain = words.contiguous();
+  return reinterpret_cast<std::uintptr_t>(plain.const_data_ptr()) % 16 == 0 ? plain : plain.clone();
+}
+
+// Fills a tensor without gaps with zero bytes.
+inline void clear(const at::Tensor& x) {
+  launcher_of(x.device()).clear(x.mutable_data_ptr(), x.nbytes(), x.device());
+}
+// A one-dimensional tensor of zeros on the device of another one.
 inline at::Tensor cleared(std::int64_t size, at::ScalarType type, const at::Tensor& like) {
-  const at::Tensor result = at::empty({size}, like.options().dtype(type));
-  launcher_of(like.device()).clear(result.mutable_data_ptr(), result.nbytes(), like.device());
+  at::Tensor result = at::empty({size}, like.options().dtype(type));
+  clear(result);
   return result;
 }
 

@@ -9,10 +9,9 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "device/embedded.h"
-#include "device/kernel_list.h"
 #include "torch/device/cuda_launcher.h"
 #include "torch/device/device_ops.h"
+#include "torch/device/embedded.h"
 
 namespace slimgrad::torch_ops {
 namespace {
@@ -29,12 +28,8 @@ bool is_wanted() {
 }
 
 void register_device_ops(torch::Library& m) {
-  register_measure_on_device(m);
   register_apply_on_device(m);
-  register_pack_on_device(m);
   register_gates_on_device(m);
-  register_fewbit_on_device(m);
-  register_saved_on_device(m);
 }
 
 // Whether this build has device kernels, and whether they are wanted.

@@ -1,0 +1,23 @@
+// The kernels in this library: their names, and their code if it was built with device code.
+#ifndef SLIMGRAD_TORCH_DEVICE_EMBEDDED_H_
+#define SLIMGRAD_TORCH_DEVICE_EMBEDDED_H_
+
+#include <span>
+#include <vector>
+
+#include "device/kernel_list.h"
+
+namespace slimgrad::device {
+
+inline std::span<const char* const> kernel_names() {
+#define SLIMGRAD_NAME(name, ...) #name,
+  static constexpr const char* kNames[] = {SLIMGRAD_DEVICE_KERNELS(SLIMGRAD_NAME)};
+#undef SLIMGRAD_NAME
+  return kNames;
+}
+
+inline std::vector<const void*> embedded_images() { return {}; }
+
+}  // namespace slimgrad::device
+
+#endif  // SLIMGRAD_TORCH_DEVICE_EMBEDDED_H_
