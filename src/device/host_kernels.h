@@ -16,11 +16,16 @@ namespace slimgrad::device {
 template <class Kernel>
 void run_on_host(std::uint64_t num_blocks, const void* arguments, std::uint32_t shuffle = 0) {
   const auto& a = *static_cast<const typename Kernel::Arguments*>(arguments);
-  const auto shared = std::make_unique<typename Kernel::Shared>();
+  using Shared = typename Kernel::Shared;
+  struct alignas(16) Bytes {
+    unsigned char bytes[sizeof(Shared)];
+  };
+  const auto shared = std::make_unique<Bytes>();
   for (std::uint64_t i = 0; i < num_blocks; ++i) {
     // What a block before left behind, or nobody wrote, is no use.
-    std::memset(static_cast<void*>(shared.get()), 0xcd, sizeof *shared);
-    Kernel::run({shuffle % 2 == 0 ? i : num_blocks - 1 - i, shuffle}, a, *shared);
+    std::memset(shared->bytes, 0xcd, sizeof shared->bytes);
+    Kernel::run({shuffle % 2 == 0 ? i : num_blocks - 1 - i, shuffle}, a,
+                reinterpret_cast<Shared&>(shared->bytes));
   }
 }
 

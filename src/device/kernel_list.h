@@ -24,21 +24,39 @@
 #include <slimgrad/half.h>
 
 #include "device/apply.h"
+#include "device/fewbit.h"
+#include "device/saved.h"
 
 // X(entry point, kernel) for the kernels of one type of values.
-#define SLIMGRAD_DEVICE_KERNELS_OF(X, suffix, T)                                               \
-  X(slimgrad_quantize_##suffix,                                                                \
-    ::slimgrad::device::Apply<T, ::slimgrad::device::Treats::kQuantize>)                       \
-  X(slimgrad_prune_##suffix, ::slimgrad::device::Apply<T, ::slimgrad::device::Treats::kPrune>) \
-  X(slimgrad_prune_quantize_##suffix,                                                          \
-    ::slimgrad::device::Apply<T, ::slimgrad::device::Treats::kPruneQuantize>)                  \
-  X(slimgrad_drop_##suffix, ::slimgrad::device::Apply<T, ::slimgrad::device::Treats::kDrop>)
+// clang-format off
+#define SLIMGRAD_DEVICE_KERNELS_OF(X, suffix, T)                                            \
+  X(slimgrad_quantize_##suffix, Apply<T, Treats::kQuantize>)                \
+  X(slimgrad_prune_##suffix, Apply<T, Treats::kPrune>)                      \
+  X(slimgrad_prune_quantize_##suffix, Apply<T, Treats::kPruneQuantize>)     \
+  X(slimgrad_drop_##suffix, Apply<T, Treats::kDrop>)                        \
+  X(slimgrad_step_codes1_##suffix, StepCodes<T, 1>)                     \
+  X(slimgrad_step_codes2_##suffix, StepCodes<T, 2>)                     \
+  X(slimgrad_step_codes3_##suffix, StepCodes<T, 3>)                     \
+  X(slimgrad_step_codes4_##suffix, StepCodes<T, 4>)                     \
+  X(slimgrad_step_backward1_##suffix, StepBackward<T, 1>)               \
+  X(slimgrad_step_backward2_##suffix, StepBackward<T, 2>)               \
+  X(slimgrad_step_backward3_##suffix, StepBackward<T, 3>)               \
+  X(slimgrad_step_backward4_##suffix, StepBackward<T, 4>)               \
+  X(slimgrad_inverse_backward_##suffix, InverseBackward<T>)             \
+  X(slimgrad_pack_saved8_##suffix, PackSaved<T, 8>)                     \
+  X(slimgrad_pack_saved4_##suffix, PackSaved<T, 4>)                     \
+  X(slimgrad_pack_saved2_##suffix, PackSaved<T, 2>)                     \
+  X(slimgrad_unpack_saved8_##suffix, UnpackSaved<T, 8>)                 \
+  X(slimgrad_unpack_saved4_##suffix, UnpackSaved<T, 4>)                 \
+  X(slimgrad_unpack_saved2_##suffix, UnpackSaved<T, 2>)
+// clang-format on
 
-// X(entry point, kernel) for all. The kernel may have commas in it: X is variadic.
-#define SLIMGRAD_DEVICE_KERNELS(X)                              \
-  SLIMGRAD_DEVICE_KERNELS_OF(X, f32, float)                     \
-  SLIMGRAD_DEVICE_KERNELS_OF(X, bf16, ::slimgrad::BFloat16Bits) \
-  SLIMGRAD_DEVICE_KERNELS_OF(X, f16, ::slimgrad::Float16Bits)
+// X(entry point, kernel) for all, in namespace slimgrad::device. A kernel may have commas in it: X
+// is variadic.
+#define SLIMGRAD_DEVICE_KERNELS(X)                  \
+  SLIMGRAD_DEVICE_KERNELS_OF(X, f32, float)         \
+  SLIMGRAD_DEVICE_KERNELS_OF(X, bf16, BFloat16Bits) \
+  SLIMGRAD_DEVICE_KERNELS_OF(X, f16, Float16Bits)
 
 namespace slimgrad::device {
 
