@@ -25,8 +25,8 @@ struct GradientBackend {
 };
 
 extern const GradientBackend kCpuBackend;
-// The treatment by a kernel of src/device; the sample and the maximum by ATen's operators, and the
-// host waits for them and for the counts: plans are made there.
+// The treatment and the maximum by kernels of src/device, the sample by ATen's operators; the host
+// waits for sample, maximum and counts, since plans are made there.
 extern const GradientBackend kDeviceBackend;
 extern const GradientBackend kAtenBackend;
 
