@@ -25,18 +25,19 @@ LIBRARY = _TESTS.parent / "build" / "release" / "tests" / "libslimgrad-testdevic
 _loaded: dict[str, torch.device] = {}
 
 
-def load(name: str = "testdevice") -> torch.device:
+def load(name: str = "testdevice", *, with_launcher: bool = True) -> torch.device:
     """The device, registered with torch at the first call. Under the name "cuda" it is a stand-in
-    for CUDA in a torch that was built without, with the driver that the process finds."""
+    for CUDA in a torch that was built without, with the driver that the process finds and, unless
+    with_launcher is False, kernels for a fake one (driver/libcuda.cc)."""
     if name not in _loaded:
         assert not _loaded, f"expected one device in a process, got {name} after {[*_loaded]}"
         torch.ops.load_library(str(LIBRARY))
         if name == "cuda":
-            torch.ops.testdevice.start("cuda")
+            torch.ops.testdevice.start("cuda", with_launcher)
             torch.cuda._lazy_init = lambda: None
         else:
             torch.utils.rename_privateuse1_backend(name)
-            torch.ops.testdevice.start("privateuseone")
+            torch.ops.testdevice.start("privateuseone", with_launcher)
             torch._register_device_module(name, _module(name))
             torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
         _loaded[name] = torch.device(name, 0)

@@ -33,11 +33,11 @@ class HostLauncher final : public torch_ops::Launcher {
     const Opened opened;
     found->run(num_blocks, arguments, ++shuffle_);
   }
-  void clear(void* memory, std::size_t num_bytes, c10::Device) override {
+  void fill(void* memory, std::uint8_t byte, std::size_t num_bytes, c10::Device) override {
     if (num_bytes == 0) return;
     ++counts.kernels;
     const Opened opened;
-    std::memset(memory, 0, num_bytes);
+    std::memset(memory, byte, num_bytes);
   }
 
  private:
@@ -46,9 +46,10 @@ class HostLauncher final : public torch_ops::Launcher {
 
 // As "privateuseone", with the kernels of the host; or as "cuda", with the driver that is found,
 // which is to be the fake one.
-void start(const std::string& name) {
+void start(const std::string& name, bool with_launcher) {
   const auto type = c10::Device(name).type();
   start_device(type);
+  if (!with_launcher) return;
   if (type == c10::DeviceType::CUDA) {
     static const char kImage[] = "an image of the fake driver's";
     static auto& launcher = *new torch_ops::CudaLauncher({kImage}, device::kernel_names());
@@ -73,7 +74,7 @@ std::tuple<std::vector<std::string>, std::vector<std::int64_t>> names_and_number
 }  // namespace
 
 TORCH_LIBRARY(testdevice, m) {
-  m.def("start", [](const std::string& name) { start(name); });
+  m.def("start", start);
   m.def("counts", [] {
     return std::vector<std::int64_t>{counts.kernels, counts.copies_to_host, counts.waits,
                                      counts.fallbacks};

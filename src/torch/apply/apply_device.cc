@@ -27,7 +27,7 @@ void start_apply(Treats treats, const device::ApplyArguments<T>& arguments, cons
 
 void apply_device(const char* op, const Treatment& treatment, const at::Tensor& in,
                   const at::Tensor& out, at::Tensor* counts) {
-  if (counts != nullptr) *counts = cleared(3, at::kLong, in);
+  if (counts != nullptr) *counts = filled(3, at::kLong, 0, in);
   with_element_type(in.scalar_type(), [&]<typename T>() {
     const kernels::LoopTreatment made = loop_treatment<T>(op, treatment);
     start_apply<T>(device::treats_of(made, treatment.drops),

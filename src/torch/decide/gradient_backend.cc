@@ -61,7 +61,7 @@ double max_abs_cpu(const at::Tensor& dense) {
 
 double max_abs_device(const at::Tensor& dense) {
   // The bits of the largest magnitude, and how many are not finite.
-  const at::Tensor found = cleared(2, at::kInt, dense);
+  const at::Tensor found = filled(2, at::kInt, 0, dense);
   with_element_type(dense.scalar_type(), [&]<typename T>() {
     auto* const words = written_by_kernel<std::uint32_t>(found);
     start<device::MaxMagnitude<T>>({.in = read_by_kernel<T>(dense),

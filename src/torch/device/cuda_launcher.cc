@@ -136,13 +136,14 @@ void CudaLauncher::launch(const char* kernel, std::uint64_t num_blocks, int num_
                "starting the kernel ", kernel);
 }
 
-void CudaLauncher::clear(void* memory, std::size_t num_bytes, c10::Device device) {
+void CudaLauncher::fill(void* memory, std::uint8_t byte, std::size_t num_bytes,
+                        c10::Device device) {
   if (num_bytes == 0) return;
   const c10::DeviceGuard guard(device);
   void* const stream = current_stream(device);
   const Driver& driver = driver_for(device, stream);
-  driver.check(driver.memset(reinterpret_cast<unsigned long long>(memory), 0, num_bytes, stream),
-               "clearing memory");
+  driver.check(driver.memset(reinterpret_cast<unsigned long long>(memory), byte, num_bytes, stream),
+               "filling memory");
 }
 
 }  // namespace slimgrad::torch_ops

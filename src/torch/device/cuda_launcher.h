@@ -28,7 +28,7 @@ class CudaLauncher final : public Launcher {
   // throws where there is no driver, or one that knows none of the images.
   void launch(const char* kernel, std::uint64_t num_blocks, int num_threads, const void* arguments,
               c10::Device device) override;
-  void clear(void* memory, std::size_t num_bytes, c10::Device device) override;
+  void fill(void* memory, std::uint8_t byte, std::size_t num_bytes, c10::Device device) override;
 
  private:
   class Driver;

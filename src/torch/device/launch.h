@@ -39,14 +39,15 @@ inline at::Tensor aligned(const at::Tensor& words) {
   return reinterpret_cast<std::uintptr_t>(plain.const_data_ptr()) % 16 == 0 ? plain : plain.clone();
 }
 
-// Fills a tensor without gaps with zero bytes.
-inline void clear(const at::Tensor& x) {
-  launcher_of(x.device()).clear(x.mutable_data_ptr(), x.nbytes(), x.device());
+// Fills a tensor without gaps with a byte.
+inline void fill_bytes(const at::Tensor& x, std::uint8_t byte) {
+  launcher_of(x.device()).fill(x.mutable_data_ptr(), byte, x.nbytes(), x.device());
 }
-// A one-dimensional tensor of zeros on the device of another one.
-inline at::Tensor cleared(std::int64_t size, at::ScalarType type, const at::Tensor& like) {
+// A one-dimensional tensor of equal bytes on the device of another one.
+inline at::Tensor filled(std::int64_t size, at::ScalarType type, std::uint8_t byte,
+                         const at::Tensor& like) {
   at::Tensor result = at::empty({size}, like.options().dtype(type));
-  clear(result);
+  fill_bytes(result, byte);
   return result;
 }
 

@@ -30,6 +30,7 @@ bool is_wanted() {
 void register_device_ops(torch::Library& m) {
   register_measure_on_device(m);
   register_apply_on_device(m);
+  register_pack_on_device(m);
   register_gates_on_device(m);
   register_fewbit_on_device(m);
   register_saved_on_device(m);

@@ -22,7 +22,7 @@ at::Tensor measure_device(const at::Tensor& x) {
   const auto size = static_cast<std::uint64_t>(dense.numel());
   const std::uint64_t num_chunks =
       (size + Measurement::kChunkValues - 1) / Measurement::kChunkValues;
-  const at::Tensor histogram = cleared(LogHistogram::kNumBins, at::kLong, dense);
+  const at::Tensor histogram = filled(LogHistogram::kNumBins, at::kLong, 0, dense);
   const at::Tensor chunks =
       at::empty({static_cast<std::int64_t>(num_chunks * sizeof(kernels::ChunkSums))},
                 dense.options().dtype(at::kByte));

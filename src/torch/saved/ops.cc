@@ -124,12 +124,9 @@ at::Tensor unpack_saved_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
   return result;
 }
 
-// ---- exactly -----------------------------------------------------------------------------------
-
-// Where less than this part of the bytes is saved, the tensor may as well stay as it is.
-constexpr std::size_t kLeastSaving = 8;
-
 }  // namespace
+
+// ---- exactly -----------------------------------------------------------------------------------
 
 at::Tensor packed_exact(const at::Tensor& x, bool only_masks) {
   check_float_dtype(x, "pack_exact");
@@ -149,8 +146,7 @@ at::Tensor packed_exact(const at::Tensor& x, bool only_masks) {
   }
   if (only_masks) return empty_bytes(0);
   const ExactLayout layout = exact_layout(values, num_values, width, for_tasks);
-  const std::size_t plain = num_values * width;
-  if (layout.num_bytes() > plain - plain / kLeastSaving) return empty_bytes(0);
+  if (!saves_enough(layout.num_bytes(), num_values * width)) return empty_bytes(0);
   const at::Tensor bytes = empty_bytes(layout.num_bytes());
   pack_exactly(values, num_values, width, layout, for_tasks, mutable_elements<std::uint8_t>(bytes));
   return bytes;

@@ -23,9 +23,15 @@ at::Tensor packed_exact(const at::Tensor& x, bool only_masks);
 at::Tensor unpacked_exact(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
                           at::ScalarType dtype);
 
+// Where less than an eighth of the bytes is saved, the tensor may as well stay as it is.
+constexpr bool saves_enough(std::size_t packed_bytes, std::size_t plain_bytes) {
+  return packed_bytes <= plain_bytes - plain_bytes / 8;
+}
+
 // ---- device.cc ---------------------------------------------------------------------------------
 
-// One kernel and a fill of memory; one kernel. REQUIRES: sizes are checked, tensors without gaps.
+// One kernel and a fill of memory; one kernel; two, a copy of the head to the device and a wait
+// between them; one. REQUIRES: sizes are checked, tensors without gaps.
 void pack_saved_on_device(const at::Tensor& dense, const saved::Format& format, std::uint64_t seed,
                           const at::Tensor& words);
 void unpack_saved_on_device(const at::Tensor& words, const saved::Format& format,

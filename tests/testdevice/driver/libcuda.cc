@@ -89,7 +89,7 @@ int cuMemsetD8Async(unsigned long long memory, unsigned char value, std::size_t 
   if (stream != testdevice::kStream) return kInvalidValue;
   const testdevice::Opened opened;
   std::memset(reinterpret_cast<void*>(memory), value, num_bytes);
-  return logged(kSuccess, "clear %zu", num_bytes);
+  return logged(kSuccess, "fill %d %zu", value, num_bytes);
 }
 
 int cuGetErrorName(int result, const char** name) {
