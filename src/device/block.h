@@ -13,7 +13,6 @@
 #include <cstdint>
 #if !defined(__CUDACC__) && !defined(__HIPCC__)
 #include <atomic>
-#include <cmath>
 #endif
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
@@ -117,6 +116,19 @@ SLIMGRAD_HD void raise_to(std::uint32_t* maximum, std::uint32_t x) {
   if (*maximum < x) *maximum = x;  // The host's blocks and threads follow each other.
 #endif
 }
+
+// ---- arithmetic --------------------------------------------------------------------------------
+
+// Rounded once, as IEEE says.
+struct SquareRoot {
+  SLIMGRAD_HD double operator()(double x) const {
+#if SLIMGRAD_ON_DEVICE && defined(__NVCC__)
+    return __dsqrt_rn(x);
+#else
+    return __builtin_sqrt(x);
+#endif
+  }
+};
 
 // ---- 16 bytes in one access --------------------------------------------------------------------
 

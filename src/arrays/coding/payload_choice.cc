@@ -116,7 +116,7 @@ template <typename T>
 void plan_uniform(std::span<const T> values, const EncodeOptions& options,
                   const MagnitudeRange& range, PayloadInfo& info) {
   info.bits = options.bits;
-  info.scale = scale_of(options, range, half_of(options.bits));
+  info.scale = scale_of(options, range, kernels::uniform_half(options.bits));
   info.model = options.model;
   if (info.model == TableModel::kCounted) return;
   const bool sampled = options.fit_sample > 0 && values.size() >= 2 * options.fit_sample;

@@ -21,6 +21,8 @@ inline constexpr float kRoundToInteger = 0x1.8p23f;
 constexpr std::uint32_t uniform_offset(int half) {
   return static_cast<std::uint32_t>(half) - std::bit_cast<std::uint32_t>(kRoundToInteger);
 }
+// There is an odd number of levels, 2 half + 1, with zero in the middle.
+constexpr int uniform_half(int bits) { return (1 << (bits - 1)) - 1; }
 constexpr float uniform_quotient(float x, float step, int half) {
   const auto limit = static_cast<float>(half);
   return std::min(std::max(x / step, -limit), limit);

@@ -130,7 +130,7 @@ Numbers fields_of(const at::Tensor& plan) {
 at::Tensor statistics_of(const at::Tensor& stats) {
   const auto lock = torch_ops::lock_plans();
   torch_ops::check_layer_stats(stats, "statistics");
-  return stats.slice(0, 0, torch_ops::kStatsTensorSize).clone();
+  return stats.slice(0, 0, kStatsTensorSize).clone();
 }
 
 // function(gates, arguments...) as a method, with the errors of ops.

@@ -139,7 +139,7 @@ at::Tensor packed_exact(const at::Tensor& x, bool only_masks) {
     return at::empty({static_cast<std::int64_t>(size)}, at::TensorOptions().dtype(at::kByte));
   };
   if (const auto survivor = only_survivor(values, num_values, width, for_tasks)) {
-    const at::Tensor bytes = empty_bytes(mask_bytes(num_values));
+    const at::Tensor bytes = empty_bytes(exact::mask_bytes(num_values));
     keep_mask(values, num_values, width, *survivor, for_tasks,
               mutable_elements<std::uint8_t>(bytes));
     return bytes;
