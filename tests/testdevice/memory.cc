@@ -25,9 +25,10 @@ class Arena {
   void* allocate(std::size_t num_bytes) {
     const std::lock_guard lock(mutex_);
     num_bytes = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
-    for (const auto [at, size] : free_) {
+    for (auto place = free_.begin(); place != free_.end(); ++place) {
+      const auto [at, size] = *place;
       if (size < num_bytes) continue;
-      free_.erase(at);
+      free_.erase(place);
       if (size > num_bytes) free_[at + num_bytes] = size - num_bytes;
       used_[at] = num_bytes;
       return base_ + at;

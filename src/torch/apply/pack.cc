@@ -8,16 +8,15 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <numeric>
 #include <string>
-#include <vector>
 
 #include <slimgrad/apply.h>
 
 #include "arrays/apply/loop_treatment.h"
+#include "arrays/apply/value_table.h"
 #include "device/coding.h"
-#include "formats/bit_packing.h"
 #include "torch/apply/apply.h"
 #include "torch/checks.h"
 #include "torch/device/device_ops.h"
@@ -64,19 +63,6 @@ Treatment treatment_of(std::int64_t exponent_bits, std::int64_t mantissa_bits, d
   const Quantizer quantizer =
       quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow);
   return {.quantizer = quantizer, .seed = seed_or_draw(seed, quantizer_draws(quantizer))};
-}
-
-// The value of every code: what the CPU makes of all of them.
-at::Tensor value_table(const FloatFormat& format, double scale, at::ScalarType dtype) {
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(format.num_codes()));
-  std::iota(codes.begin(), codes.end(), std::uint8_t{0});
-  std::vector<std::uint8_t> packed(packed_size(format, codes.size()));
-  with_bits(format.bits(),
-            [&]<int bits>() { pack_codes<bits>(codes.data(), codes.size(), packed.data()); });
-  const at::Tensor table = at::empty({format.num_codes()}, at::TensorOptions().dtype(dtype));
-  with_element_type(
-      dtype, [&]<typename T>() { unpack(packed, mutable_elements<T>(table), format, scale); });
-  return table;
 }
 
 // ---- CPU ---------------------------------------------------------------------------------------
@@ -166,14 +152,14 @@ at::Tensor unpack_device(const at::Tensor& packed, at::IntArrayRef size, std::in
   const at::Tensor out = at::empty(size, packed.options().dtype(dtype));
   check_packed_size(packed, out, format);
   const at::Tensor bytes = packed.contiguous();
-  const at::Tensor table = value_table(format, scale, dtype);
   with_element_type(dtype, [&]<typename T>() {
+    const std::array<T, 256> table = float_value_table<T>(format, checked_scale("unpack", scale));
     device::DecodeArguments<T> arguments = {.packed = read_by_kernel<std::uint8_t>(bytes),
                                             .out = written_by_kernel<T>(out),
                                             .size = static_cast<std::uint64_t>(out.numel()),
                                             .bits = static_cast<std::uint32_t>(format.bits()),
                                             .table = {}};
-    std::ranges::copy(elements<T>(table), arguments.table);
+    std::ranges::copy(table, arguments.table);
     start<device::UnpackValues<T>>(arguments, packed);
   });
   return out;
@@ -202,7 +188,12 @@ at::Tensor unpack_aten(const at::Tensor& packed, at::IntArrayRef size, std::int6
   const FloatFormat format = checked_format(exponent_bits, mantissa_bits);
   const at::Tensor out = at::empty(size, packed.options().dtype(dtype));
   check_packed_size(packed, out, format);
-  const at::Tensor table = value_table(format, scale, dtype).to(packed.device());
+  at::Tensor table = at::empty({256}, at::TensorOptions().dtype(dtype));
+  with_element_type(dtype, [&]<typename T>() {
+    std::ranges::copy(float_value_table<T>(format, checked_scale("unpack", scale)),
+                      mutable_elements<T>(table).begin());
+  });
+  table = table.to(packed.device());
   const at::TensorOptions integers = packed.options().dtype(at::kLong);
   const at::Tensor ones = packed.to(at::kLong).reshape({-1, 1});
   const at::Tensor one_by_one = (ones.bitwise_right_shift(at::arange(8, integers)) & 1).reshape(-1);

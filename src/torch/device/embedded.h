@@ -9,12 +9,6 @@
 
 namespace slimgrad::device {
 
-inline std::span<const char* const> kernel_names() {
-#define SLIMGRAD_NAME(name, ...) #name,
-  static constexpr const char* kNames[] = {SLIMGRAD_DEVICE_KERNELS(SLIMGRAD_NAME)};
-#undef SLIMGRAD_NAME
-  return kNames;
-}
 
 inline std::vector<const void*> embedded_images() { return {}; }
 
