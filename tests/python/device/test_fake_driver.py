@@ -46,11 +46,17 @@ def test_names_grid_stream_and_arguments(tmp_path):
     done, calls = run(tmp_path)
     assert done.stdout == "done\n", done.stderr
     assert calls == [
-        "load an image of the fake driver's -> 0",
+        "load code -> 0",
         "launch slimgrad_prune_bf16 3 128 -> 0",
         "fill 0 4 -> 0",
         "launch slimgrad_pack_saved4_bf16 5 128 -> 0",
     ]
+
+
+def test_an_old_driver_gets_ptx(tmp_path):
+    done, calls = run(tmp_path, FAKE_CUDA="only ptx")
+    assert done.stdout == "done\n", done.stderr
+    assert calls[:2] == ["load code -> 222", "load ptx -> 0"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 // A CUDA driver for tests: launches run the kernels of src/device on the host. It checks what a
 // driver would (names, the grid, the stream) and fails where the environment variable FAKE_CUDA
-// says: "no image", "no kernel", "launch fails", "capturing". FAKE_CUDA_LOG names a file that gets
+// says: "no image", "only ptx", "no kernel", "launch fails", "capturing". FAKE_CUDA_LOG names a file that gets
 // a line for every call.
 #include <cstdio>
 #include <cstdlib>
