@@ -18,9 +18,11 @@
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define SLIMGRAD_HD __host__ __device__ __forceinline__
 #define SLIMGRAD_UNROLL _Pragma("unroll")
+#define SLIMGRAD_UNROLL_4 _Pragma("unroll 4")
 #else
 #define SLIMGRAD_HD inline
 #define SLIMGRAD_UNROLL
+#define SLIMGRAD_UNROLL_4
 #endif
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
 #define SLIMGRAD_ON_DEVICE 1

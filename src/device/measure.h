@@ -37,7 +37,7 @@ struct MeasureChunks {
   static constexpr int kLanes = static_cast<int>(kernels::sums::kLanes);
   static constexpr int kSideBySide = kThreads / kLanes;
   static constexpr int kRows = static_cast<int>(kernels::sums::kBlockRows);
-  static constexpr std::uint64_t kBlockValues = kernels::sums::kBlockValues;
+  static constexpr std::uint32_t kBlockValues = kernels::sums::kBlockValues;
   using Arguments = MeasureChunksArguments<T>;
   struct Shared {
     kernels::sums::LaneSums lanes;
@@ -52,9 +52,11 @@ struct MeasureChunks {
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
     const std::uint64_t start = block.index * kChunk;
-    const Chunk chunk = {a.in + start, start, a.size - start < kChunk ? a.size - start : kChunk,
-                         a.is_sampled != 0};
-    const std::uint64_t num_blocks = chunk.size / kBlockValues;
+    const Chunk chunk = {
+        a.in + start, start,
+        static_cast<std::uint32_t>(a.size - start < kChunk ? a.size - start : kChunk),
+        a.is_sampled != 0};
+    const std::uint32_t num_blocks = chunk.size / kBlockValues;
     block.each([&](int thread) {
       for (int i = thread; i < LogHistogram::kNumBins; i += kThreads) shared.counts[i] = 0;
       if (thread == 0) {
@@ -62,7 +64,7 @@ struct MeasureChunks {
         shared.num_zeros = shared.num_nonfinite = shared.num_easy = shared.max_bits = 0;
       }
     });
-    std::uint64_t first = 0;
+    std::uint32_t first = 0;
     for (; first < num_blocks && shared.lanes.pivot == 0; ++first) {
       block.each([&](int thread) {
         if (thread < kLanes) add_rows(chunk, first * kBlockValues, kBlockValues, thread, shared);
@@ -75,7 +77,7 @@ struct MeasureChunks {
     }
     for (; first < num_blocks; first += kSideBySide) add_blocks(block, chunk, first, shared);
     block.each([&](int thread) {
-      const std::uint64_t done = num_blocks * kBlockValues;
+      const std::uint32_t done = num_blocks * kBlockValues;
       if (thread < kLanes) add_rows(chunk, done, chunk.size - done, thread, shared);
     });
     block.each([&](int thread) {
@@ -90,20 +92,21 @@ struct MeasureChunks {
  private:
   struct Chunk {
     const T* values;
-    std::uint64_t first_index, size;
+    std::uint64_t first_index;
+    std::uint32_t size;
     bool is_sampled;
 
-    SLIMGRAD_HD std::uint32_t bits(std::uint64_t i) const {
+    SLIMGRAD_HD std::uint32_t bits(std::uint32_t i) const {
       return kernels::magnitude_bits(values[i]);
     }
     // Counts a value into its bin, if the histogram sees it.
-    SLIMGRAD_HD void count(std::uint64_t i, std::uint32_t bits, Shared& shared) const {
+    SLIMGRAD_HD void count(std::uint32_t i, std::uint32_t bits, Shared& shared) const {
       if (bits == 0 || bits >= kernels::kInfinityBits) return;
       if (is_sampled) {
-        constexpr std::uint64_t kGroup = kernels::kSampleGroup;
+        constexpr std::uint32_t kGroup = kernels::kSampleGroup;
         const std::uint64_t choices =
             kernels::sample_choices((first_index + i) / kernels::kSampleBlock);
-        const std::uint64_t group = i % kernels::kSampleBlock / kGroup;
+        const std::uint32_t group = i % kernels::kSampleBlock / kGroup;
         if ((choices >> 3 * group) % kGroup != i % kGroup) return;
       }
       add_to(shared.counts + (bits >> LogHistogram::kShift), 1u);
@@ -111,10 +114,10 @@ struct MeasureChunks {
   };
 
   // A lane of add_rows() in kernels/measure: `num_values` from `begin` on, in double.
-  static SLIMGRAD_HD void add_rows(const Chunk& chunk, std::uint64_t begin,
-                                   std::uint64_t num_values, int lane, Shared& shared) {
+  static SLIMGRAD_HD void add_rows(const Chunk& chunk, std::uint32_t begin,
+                                   std::uint32_t num_values, int lane, Shared& shared) {
     std::uint32_t num_zeros = 0, num_nonfinite = 0, max_bits = 0;
-    for (std::uint64_t i = static_cast<std::uint64_t>(lane); i < num_values; i += kLanes) {
+    for (auto i = static_cast<std::uint32_t>(lane); i < num_values; i += kLanes) {
       const std::uint32_t bits = chunk.bits(begin + i);
       chunk.count(begin + i, bits, shared);
       add_value(bits, static_cast<std::size_t>(lane), shared.lanes, num_zeros, num_nonfinite,
@@ -139,16 +142,16 @@ struct MeasureChunks {
 
   // Blocks first to first + kSideBySide - 1, as far as the chunk has them whole.
   static SLIMGRAD_HD void add_blocks(const Block<kThreads>& block, const Chunk& chunk,
-                                     std::uint64_t first, Shared& shared) {
-    const std::uint64_t left = chunk.size / kBlockValues - first;
+                                     std::uint32_t first, Shared& shared) {
+    const std::uint32_t left = chunk.size / kBlockValues - first;
     const int count = left < kSideBySide ? static_cast<int>(left) : kSideBySide;
     block.each([&](int thread) {
       const int lane = thread % kLanes, of = thread / kLanes;
       if (of >= count) return;
-      const std::uint64_t begin = (first + static_cast<std::uint64_t>(of)) * kBlockValues;
+      const std::uint32_t begin = (first + static_cast<std::uint32_t>(of)) * kBlockValues;
       kernels::sums::EasySums sums;
       for (int row = 0; row < kRows; ++row) {
-        const std::uint64_t i = begin + static_cast<std::uint64_t>(row * kLanes + lane);
+        const std::uint32_t i = begin + static_cast<std::uint32_t>(row * kLanes + lane);
         const std::uint32_t bits = chunk.bits(i);
         chunk.count(i, bits, shared);
         sums.add(bits, shared.lanes.pivot);
@@ -174,9 +177,9 @@ struct MeasureChunks {
           max_bits = sums.largest > max_bits ? sums.largest : max_bits;
           continue;
         }
-        const std::uint64_t begin = (first + static_cast<std::uint64_t>(of)) * kBlockValues;
+        const std::uint32_t begin = (first + static_cast<std::uint32_t>(of)) * kBlockValues;
         for (int row = 0; row < kRows; ++row)
-          add_value(chunk.bits(begin + static_cast<std::uint64_t>(row * kLanes + lane)), at,
+          add_value(chunk.bits(begin + static_cast<std::uint32_t>(row * kLanes + lane)), at,
                     shared.lanes, num_zeros, num_nonfinite, max_bits);
       }
       add_to(&shared.num_zeros, num_zeros);

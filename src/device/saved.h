@@ -247,7 +247,7 @@ struct UnpackSaved {
       constexpr int kRows = static_cast<int>(fewbit::rows_per_word(kBits));
       for (int w = 0; w < kBits; ++w) {
         const Pack<std::uint32_t> word = load_pack(a.words + place.word(w, kBits));
-        SLIMGRAD_UNROLL
+        SLIMGRAD_UNROLL_4
         for (int k = 0; k < kRows; ++k) {
           const int row = w * kRows + k;
           if (place.at(row) >= a.size) return;
