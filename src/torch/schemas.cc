@@ -103,6 +103,12 @@ TORCH_LIBRARY(slimgrad, m) {
       "inspect(Tensor payload) "
       "-> (str, str, int[], float, int[], str, float[], str)");
 
+  // The symbols of mode "uniform", packed, on devices with kernels (torch/coding/uniform_device.h).
+  m.def("_pack_uniform(Tensor x, int bits, bool is_stochastic, int seed) -> (Tensor, Tensor)");
+  m.def(
+      "_unpack_uniform_(Tensor packed, Tensor largest, int bits, bool is_added, Tensor(a!) out) "
+      "-> ()");
+
   // Files of payloads (torch/coding/files.cc). file_parts: the bytes of a file with these tensors,
   // its index first; metadata are keys and values in turn, options those of encode. load_file: one
   // tensor more than names if the file is a single payload.

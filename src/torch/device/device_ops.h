@@ -13,6 +13,7 @@ void register_pack_on_device(torch::Library& m);
 void register_gates_on_device(torch::Library& m);
 void register_fewbit_on_device(torch::Library& m);
 void register_saved_on_device(torch::Library& m);
+void register_uniform_on_device(torch::Library& m);
 
 }  // namespace slimgrad::torch_ops
 

@@ -34,6 +34,7 @@ void register_device_ops(torch::Library& m) {
   register_gates_on_device(m);
   register_fewbit_on_device(m);
   register_saved_on_device(m);
+  register_uniform_on_device(m);
 }
 
 // Whether this build has device kernels, and whether they are wanted.
