@@ -13,7 +13,7 @@
 #include "memory.h"
 #include "repeat.h"
 #include "torch/device/cuda_launcher.h"
-#include "torch/device/embedded.h"
+#include "device/embedded.h"
 #include "torch/device/launcher.h"
 
 namespace testdevice {

@@ -72,10 +72,6 @@ CudaLauncher::CudaLauncher(std::vector<const void*> images, std::span<const char
 CudaLauncher::~CudaLauncher() = default;
 
 void CudaLauncher::load(Driver& driver) {
-  TORCH_CHECK(!images_.empty(),
-              "slimgrad: expected a build with device kernels, got one without: install a wheel, "
-              "or build with -DSLIMGRAD_DEVICE=ON where nvcc or clang is",
-              kOrAten);
   void* library = nullptr;
   Result result = kSuccess;
   for (const void* image : images_) {
@@ -95,6 +91,10 @@ CudaLauncher::Driver& CudaLauncher::driver_for(c10::Device device, void* stream)
   const std::lock_guard lock(mutex_);
   const auto index = static_cast<std::size_t>(device.index());
   if (index < is_loaded_.size() && is_loaded_[index]) return *driver_;
+  TORCH_CHECK(!images_.empty(),
+              "slimgrad: expected a build with device kernels, got one without: install a wheel, "
+              "or build with -DSLIMGRAD_DEVICE=ON where nvcc or clang is",
+              kOrAten);
   if (driver_ == nullptr) driver_ = std::make_unique<Driver>();
   int status = 0;
   driver_->check(driver_->is_capturing(stream, &status), "looking at the current stream");

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "torch/device/cuda_launcher.h"
 #include "torch/device/device_ops.h"
-#include "torch/device/embedded.h"
+#include "device/embedded.h"
 
 namespace slimgrad::torch_ops {
 namespace {

@@ -1,7 +1,9 @@
 """The test device itself: what it counts, and that the host cannot touch its memory."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import testdevice
@@ -52,5 +54,11 @@ print("after")
 
 
 def test_a_host_access_is_a_fault():
-    done = subprocess.run([sys.executable, "-c", PEEK], capture_output=True, text=True)
+    path = str(Path(testdevice.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", PEEK],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
     assert done.stdout == "before\n" and done.returncode == -11
