@@ -103,6 +103,12 @@ TORCH_LIBRARY(slimgrad, m) {
       "inspect(Tensor payload) "
       "-> (str, str, int[], float, int[], str, float[], str)");
 
+  // The symbols of mode "uniform", packed, on devices with kernels (torch/coding/uniform_device.h).
+  m.def("_pack_uniform(Tensor x, int bits, bool is_stochastic, int seed) -> (Tensor, Tensor)");
+  m.def(
+      "_unpack_uniform_(Tensor packed, Tensor largest, int bits, bool is_added, Tensor(a!) out) "
+      "-> ()");
+
   // Files of payloads (torch/coding/files.cc). file_parts: the bytes of a file with these tensors,
   // its index first; metadata are keys and values in turn, options those of encode. load_file: one
   // tensor more than names if the file is a single payload.
@@ -170,6 +176,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("_kernel_sets() -> (str, str[], str[])");
   m.def("_select_kernel_set(str name) -> ()");
   m.def("_build_facts() -> (str, bool, bool)");
+  m.def("_device_kernels() -> (bool, bool)");  // whether they are built in, and wanted
 
   // What backward keeps. pack_saved packs with a few bits a value, into int32 words
   // (formats/saved.h) whose draws are those of `number` among all of a seed; group 0 is the default

@@ -256,7 +256,7 @@ SavedTensors::Words SavedTensors::new_words(const at::Tensor& x, std::string_vie
     return std::make_shared<const SavedWords>(plain, std::move(packed), way);
   };
   if (*why == left::kType) return instead(smaller_integers(plain), Way::kCast);
-  if (!why->empty()) return instead(torch_ops::pack_exact_cpu(plain, true), Way::kExact);
+  if (!why->empty()) return instead(torch_ops::packed_exact(plain, true), Way::kExact);
   if (options_.bits != 0 && runtime::is_logarithm(x)) {
     *why = left::kLogarithm;
     // As bfloat16 a logarithm of a probability p changes p by at most 0.0008.

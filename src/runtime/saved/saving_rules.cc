@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "torch/checks.h"
+#include "torch/device/launcher.h"
 
 namespace slimgrad::runtime {
 namespace {
@@ -41,6 +42,10 @@ bool is_expanded(const at::Tensor& x) {
   return false;
 }
 
+bool has_kernels(const at::Tensor& x) {
+  return x.device().is_cpu() || torch_ops::has_device_kernels(x.device().type());
+}
+
 bool is_large(const at::Tensor& x, std::int64_t min_elements) {
   return x.numel() >= std::max<std::int64_t>(min_elements, 1);
 }
@@ -50,7 +55,7 @@ bool is_large(const at::Tensor& x, std::int64_t min_elements) {
 Reason reason_to_leave(const at::Tensor& x, std::int64_t min_elements, std::string_view saved_by) {
   if (x.is_leaf() && x.requires_grad()) return left::kLeaf;
   if (saved_by == "subclass" || x.key_set().has_any(at::kTensorSubclassLike) ||
-      x.layout() != at::kStrided || !x.device().is_cpu())
+      x.layout() != at::kStrided || !has_kernels(x))
     return left::kSubclass;
   if (saved_by == "trace" || c10::impl::TorchDispatchModeTLS::stack_len() > 0) return left::kTraced;
   if (!torch_ops::is_float_dtype(x.scalar_type())) return left::kType;

@@ -26,7 +26,7 @@ constexpr Reason kCompiled =
 constexpr Reason kTraced =
     "under a TorchDispatchMode, which may be a trace with tensors without values";
 constexpr Reason kType = "masks, indices and other types than float32, bfloat16, float16";
-constexpr Reason kSubclass = "tensor subclasses, sparse tensors, other devices than the CPU";
+constexpr Reason kSubclass = "tensor subclasses, sparse tensors, devices without kernels";
 constexpr Reason kSmall = "small";
 constexpr Reason kExpanded = "expanded: elements share their memory";
 constexpr Reason kCheckpoint = "inputs of checkpointed parts: recomputing needs every bit";
