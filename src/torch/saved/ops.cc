@@ -6,6 +6,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
 #include <torch/library.h>
 
 #include "arrays/saved/saved.h"
@@ -79,6 +80,34 @@ at::Tensor pack_saved_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t g
   return words;
 }
 
+namespace {
+
+// A tensor that cannot be packed, in the order of its memory, and the words in its place. It lives
+// as long as their storage does.
+struct HeldBeside {
+  at::Tensor words, dense;
+};
+void delete_held(void* held) { delete static_cast<HeldBeside*>(held); }
+
+at::Tensor pack_saved_in_graph_cpu(const at::Tensor& x, const at::Tensor& seed, std::int64_t number,
+                                   std::int64_t bits, std::int64_t group,
+                                   std::string_view rounding) {
+  check(seed.scalar_type() == at::kLong && seed.numel() == 1 && seed.device().is_cpu(),
+        "pack_saved_in_graph", "seed as an int64 tensor of one element on the CPU",
+        seed.toString());
+  at::Tensor words =
+      pack_saved_cpu(x, bits, group, rounding, *seed.const_data_ptr<std::int64_t>(), number);
+  if (elements<std::uint32_t>(words).back() == 0) return words;
+  // A copy: the graph may reuse the memory of x.
+  auto* const held = new HeldBeside{words, dense_like_result(x).clone()};
+  return at::for_blob(held->words.mutable_data_ptr(), words.sizes())
+      .context(held, &delete_held)
+      .options(words.options())
+      .make_tensor();
+}
+
+}  // namespace
+
 at::Tensor unpack_saved_cpu(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
                             at::ScalarType dtype, std::int64_t bits, std::int64_t group) {
   check_restored("unpack_saved", packed, at::kInt, dtype);
@@ -86,6 +115,9 @@ at::Tensor unpack_saved_cpu(const at::Tensor& packed, at::IntArrayRef size, at::
   const at::Tensor result = empty_result("unpack_saved", size, stride, dtype);
   check_words(packed, result.numel(), format);
   const at::Tensor words = packed.contiguous();
+  const auto* const held = words.storage().data_ptr().cast_context<HeldBeside>(&delete_held);
+  if (held != nullptr && held->dense.scalar_type() == dtype)
+    return result.copy_(held->dense.as_strided(size, stride));
   with_element_type(dtype, [&]<typename T>() {
     unpack_saved<T>(elements<std::uint32_t>(words), format, for_tasks, mutable_elements<T>(result));
   });
@@ -99,6 +131,12 @@ at::Tensor pack_saved_meta(const at::Tensor& x, std::int64_t bits, std::int64_t 
   check_float_dtype(x, "pack_saved");
   const saved::Format format = saved_format("pack_saved", bits, group, rounding);
   return at::empty_symint({num_saved_words(x.sym_numel(), format)}, x.options().dtype(at::kInt));
+}
+
+at::Tensor pack_saved_in_graph_meta(const at::Tensor& x, const at::Tensor&, std::int64_t,
+                                    std::int64_t bits, std::int64_t group,
+                                    std::string_view rounding) {
+  return pack_saved_meta(x, bits, group, rounding, 0, 0);
 }
 
 at::Tensor unpack_saved_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
@@ -164,17 +202,20 @@ at::Tensor unpack_exact_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
 
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
   m.impl("pack_saved", ValueErrors<&pack_saved_cpu>::call);
+  m.impl("pack_saved_in_graph", ValueErrors<&pack_saved_in_graph_cpu>::call);
   m.impl("unpack_saved", ValueErrors<&unpack_saved_cpu>::call);
   m.impl("pack_exact", ValueErrors<&pack_exact_cpu>::call);
   m.impl("unpack_exact", ValueErrors<&unpack_exact_cpu>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("pack_saved", ValueErrors<&pack_saved_meta>::call);
+  m.impl("pack_saved_in_graph", ValueErrors<&pack_saved_in_graph_meta>::call);
   m.impl("unpack_saved", ValueErrors<&unpack_saved_meta>::call);
   m.impl("unpack_exact", ValueErrors<&unpack_exact_meta>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
-  for (const char* name : {"pack_saved", "unpack_saved", "pack_exact", "unpack_exact"})
+  for (const char* name :
+       {"pack_saved", "pack_saved_in_graph", "unpack_saved", "pack_exact", "unpack_exact"})
     m.impl(name, no_gradient());
 }
 
