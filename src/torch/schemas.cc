@@ -137,6 +137,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, str objective, str method, float cap, "
       "int[] target_layers=[], float[] target_cosines=[]) -> ()");
+  m.def("enter_gate_(Tensor(a!) group, str name) -> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
   // How a sparse layer does its two products, as one tensor of its state; slimgrad::GateGroup
@@ -188,6 +189,15 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "unpack_saved(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype, int bits, "
       "int group) -> Tensor");
+  // For graphs of torch.compile, where a seed is a tensor: begin_saved_ draws one for a run of a
+  // graph from the state of a SavedTensors, draw_saved from that of the thread. saved: what the
+  // graph saves (runtime/saved/graphs.h). What pack_saved_in_graph cannot pack, because it holds
+  // NaN or Inf, is held beside the words, and unpack_saved returns it.
+  m.def("begin_saved_(Tensor(a!) draws, int stream, str saved='') -> Tensor");
+  m.def("draw_saved(str saved) -> Tensor", {at::Tag::nondeterministic_seeded});
+  m.def(
+      "pack_saved_in_graph(Tensor x, Tensor seed, int number, int bits, int group, str rounding) "
+      "-> Tensor");
   m.def("pack_exact(Tensor x, bool only_masks=False) -> Tensor");
   m.def("unpack_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");
 

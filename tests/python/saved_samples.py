@@ -24,6 +24,8 @@ class Left:
     EXCLUDED = "excluded"
     LOGARITHM = "log-softmax of 16 bits: backward takes its exponential"
     DENSE = "no zeros to leave out"
+    SOFTMAX = "read by softmax or log-softmax in a compiled backward pass"
+    EXACT_GRAPH = "in a compiled graph, where exact packing has no size of its own"
 
 
 class Block(nn.Module):

@@ -6,6 +6,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
 #include <slimgrad/seed.h>
 #include <torch/library.h>
 
@@ -68,7 +69,7 @@ at::Tensor empty_result(const char* op, at::IntArrayRef size, at::IntArrayRef st
 }  // namespace
 
 at::Tensor packed_saved(const at::Tensor& x, std::int64_t bits, std::int64_t group,
-                          std::string_view rounding, std::int64_t seed, std::int64_t number) {
+                        std::string_view rounding, std::int64_t seed, std::int64_t number) {
   check_float_dtype(x, "pack_saved");
   const saved::Format format = saved_format("pack_saved", bits, group, rounding);
   const at::Tensor dense = dense_like_result(x);
@@ -77,7 +78,9 @@ at::Tensor packed_saved(const at::Tensor& x, std::int64_t bits, std::int64_t gro
       at::empty({static_cast<std::int64_t>(saved::num_words(num_values, format))},
                 at::TensorOptions(x.device()).dtype(at::kInt));
   if (!x.is_cpu()) {
-    pack_saved_on_device(dense, format, derive_seed(static_cast<std::uint64_t>(seed), {static_cast<std::uint64_t>(number)}), words);
+    pack_saved_on_device(
+        dense, format,
+        derive_seed(static_cast<std::uint64_t>(seed), {static_cast<std::uint64_t>(number)}), words);
     return words;
   }
   with_element_type(x.scalar_type(), [&]<typename T>() {
@@ -88,8 +91,36 @@ at::Tensor packed_saved(const at::Tensor& x, std::int64_t bits, std::int64_t gro
   return words;
 }
 
+namespace {
+
+// A tensor that cannot be packed, in the order of its memory, and the words in its place. It lives
+// as long as their storage does.
+struct HeldBeside {
+  at::Tensor words, dense;
+};
+void delete_held(void* held) { delete static_cast<HeldBeside*>(held); }
+
+at::Tensor pack_saved_in_graph_cpu(const at::Tensor& x, const at::Tensor& seed, std::int64_t number,
+                                   std::int64_t bits, std::int64_t group,
+                                   std::string_view rounding) {
+  check(seed.scalar_type() == at::kLong && seed.numel() == 1 && seed.device().is_cpu(),
+        "pack_saved_in_graph", "seed as an int64 tensor of one element on the CPU",
+        seed.toString());
+  at::Tensor words =
+      packed_saved(x, bits, group, rounding, *seed.const_data_ptr<std::int64_t>(), number);
+  if (elements<std::uint32_t>(words).back() == 0) return words;
+  // A copy: the graph may reuse the memory of x.
+  auto* const held = new HeldBeside{words, dense_like_result(x).clone()};
+  return at::for_blob(held->words.mutable_data_ptr(), words.sizes())
+      .context(held, &delete_held)
+      .options(words.options())
+      .make_tensor();
+}
+
+}  // namespace
+
 at::Tensor unpacked_saved(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
-                            at::ScalarType dtype, std::int64_t bits, std::int64_t group) {
+                          at::ScalarType dtype, std::int64_t bits, std::int64_t group) {
   check_restored("unpack_saved", packed, at::kInt, dtype);
   const saved::Format format = saved_format("unpack_saved", bits, group, "nearest");
   const at::Tensor result = empty_result("unpack_saved", size, stride, dtype, packed.device());
@@ -99,6 +130,9 @@ at::Tensor unpacked_saved(const at::Tensor& packed, at::IntArrayRef size, at::In
     return result;
   }
   const at::Tensor words = packed.contiguous();
+  const auto* const held = words.storage().data_ptr().cast_context<HeldBeside>(&delete_held);
+  if (held != nullptr && held->dense.scalar_type() == dtype)
+    return result.copy_(held->dense.as_strided(size, stride));
   with_element_type(dtype, [&]<typename T>() {
     unpack_saved<T>(elements<std::uint32_t>(words), format, for_tasks, mutable_elements<T>(result));
   });
@@ -112,6 +146,12 @@ at::Tensor pack_saved_meta(const at::Tensor& x, std::int64_t bits, std::int64_t 
   check_float_dtype(x, "pack_saved");
   const saved::Format format = saved_format("pack_saved", bits, group, rounding);
   return at::empty_symint({num_saved_words(x.sym_numel(), format)}, x.options().dtype(at::kInt));
+}
+
+at::Tensor pack_saved_in_graph_meta(const at::Tensor& x, const at::Tensor&, std::int64_t,
+                                    std::int64_t bits, std::int64_t group,
+                                    std::string_view rounding) {
+  return pack_saved_meta(x, bits, group, rounding, 0, 0);
 }
 
 at::Tensor unpack_saved_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
@@ -153,7 +193,7 @@ at::Tensor packed_exact(const at::Tensor& x, bool only_masks) {
 }
 
 at::Tensor unpacked_exact(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
-                            at::ScalarType dtype) {
+                          at::ScalarType dtype) {
   check_restored("unpack_exact", packed, at::kByte, dtype);
   const at::Tensor result = empty_result("unpack_exact", size, stride, dtype, packed.device());
   if (!packed.is_cpu()) {
@@ -183,14 +223,19 @@ void register_saved_on_device(torch::Library& m) {
   m.impl("unpack_exact", ValueErrors<&unpacked_exact>::call);
 }
 
-TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { register_saved_on_device(m); }
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
+  register_saved_on_device(m);
+  m.impl("pack_saved_in_graph", ValueErrors<&pack_saved_in_graph_cpu>::call);
+}
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("pack_saved", ValueErrors<&pack_saved_meta>::call);
+  m.impl("pack_saved_in_graph", ValueErrors<&pack_saved_in_graph_meta>::call);
   m.impl("unpack_saved", ValueErrors<&unpack_saved_meta>::call);
   m.impl("unpack_exact", ValueErrors<&unpack_exact_meta>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
-  for (const char* name : {"pack_saved", "unpack_saved", "pack_exact", "unpack_exact"})
+  for (const char* name :
+       {"pack_saved", "pack_saved_in_graph", "unpack_saved", "pack_exact", "unpack_exact"})
     m.impl(name, no_gradient());
 }
 
