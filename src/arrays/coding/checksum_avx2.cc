@@ -28,6 +28,11 @@ std::uint64_t checksum_avx2(std::span<const std::uint8_t> bytes) noexcept {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+Hash128 hash128_avx2(std::span<const std::uint8_t> bytes) noexcept {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {hash.low64, hash.high64};
+}
+
 }  // namespace slimgrad
 
 #if defined(__clang__)

@@ -11,6 +11,7 @@
 #include "arrays/coding/symbol_block.h"
 #include "formats/open_levels.h"
 #include "formats/value_types.h"
+#include "kernels/coding/uniform.h"
 #include "math/coding/level_law.h"
 #include "math/coding/model_table.h"
 
@@ -18,18 +19,12 @@ namespace slimgrad {
 
 class RateChoice;
 
-// Uniform quantizing has an odd number of levels, 2 half + 1, with zero in the middle.
-// Without an upper end, bits of 0, the symbols are those of open_levels.h around the same middle as
-// with 8 bits.
-constexpr int half_of(int bits) {
-  return bits == kOpenBits ? kOpenCentre : (1 << (bits - 1)) - 1;
-}
 inline bool has_open_levels(const PayloadInfo& info) {
   return info.kind == PayloadKind::kUniform && info.bits == kOpenBits;
 }
 
 inline ModelParameters model_parameters(const PayloadInfo& info) {
-  const int half = half_of(info.bits);
+  const int half = kernels::uniform_half(info.bits);
   return {info.model_shape, info.model_scale, static_cast<std::uint16_t>(2 * half), 0,
           static_cast<std::uint8_t>(2 * half)};
 }

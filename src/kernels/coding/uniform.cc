@@ -4,10 +4,6 @@
 // After foreach_target, as Highway asks.
 #include <hwy/highway.h>
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
-
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/philox-inl.h"
 #endif
@@ -21,14 +17,6 @@
 #ifndef SLIMGRAD_KERNELS_UNIFORM_ONCE_
 #define SLIMGRAD_KERNELS_UNIFORM_ONCE_
 namespace slimgrad::kernels::uniform {
-
-// A float32 of 1.5 * 2^23 counts in ones: adding it rounds to an integer, ties to even, and leaves
-// that in the low bits.
-constexpr float kRound = 0x1.8p23f;
-
-constexpr std::uint32_t offset_of(int half) {
-  return static_cast<std::uint32_t>(half) - std::bit_cast<std::uint32_t>(kRound);
-}
 
 // What a loop writes: symbols, 8 bits, which begin at 0, or levels, 32 bits, around 0. `Range` is
 // the largest level, and what is added to one to make it a symbol.
@@ -45,36 +33,29 @@ struct Range<std::int32_t> {
   static constexpr int offset() { return 0; }
 };
 
-// The specification; also what vectors leave over.
+// What vectors leave over.
 template <typename T, typename Out>
 void quantize_scalar(std::span<const T> values, float step, Range<Out> range, Out* out) noexcept {
-  const auto limit = static_cast<float>(range.limit);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const float limited = std::min(std::max(to_float(values[i]) / step, -limit), limit);
-    out[i] = static_cast<Out>(std::bit_cast<std::uint32_t>(limited + kRound) +
-                              offset_of(range.offset()));
-  }
+  for (std::size_t i = 0; i < values.size(); ++i)
+    out[i] = static_cast<Out>(uniform_level(to_float(values[i]), step, range.limit) +
+                              range.offset());
 }
 
 // The same with draws.
 template <typename T, typename Out>
 void round_scalar(std::span<const T> values, float step, Range<Out> range,
                   const RandomStream& random, std::uint64_t first_index, Out* out) noexcept {
-  const auto limit = static_cast<float>(range.limit);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const float quotient = std::clamp(to_float(values[i]) / step, -limit, limit);
-    const float below = std::floor(quotient);
-    const bool up = random.happens(first_index + i, quotient - below);
-    out[i] = static_cast<Out>(static_cast<int>(below) + (up ? 1 : 0) + range.offset());
-  }
+  for (std::size_t i = 0; i < values.size(); ++i)
+    out[i] = static_cast<Out>(
+        uniform_level(to_float(values[i]), step, range.limit, random, first_index + i) +
+        range.offset());
 }
 
 template <bool add>
 void restore_scalar(std::span<const std::uint8_t> symbols, float step, int half,
                     float* values) noexcept {
   for (std::size_t i = 0; i < symbols.size(); ++i) {
-    const float product = static_cast<float>(symbols[i] - half) * step;
-    const float value = std::min(std::max(product, -kLargest<float>), kLargest<float>);
+    const float value = uniform_value(symbols[i], step, half);
     values[i] = add ? values[i] + value : value;
   }
 }
@@ -107,12 +88,12 @@ std::size_t quantize(std::span<const T> values, float step, Range<Out> range, Ou
   const hn::RebindToUnsigned<decltype(d)> d32;
   const std::size_t lanes = hn::Lanes(d);
   const auto steps = hn::Set(d, step), limit = hn::Set(d, static_cast<float>(range.limit));
-  const auto offset = hn::Set(d32, offset_of(range.offset()));
+  const auto offset = hn::Set(d32, uniform_offset(range.offset()));
   std::size_t i = 0;
   for (; i + lanes <= values.size(); i += lanes) {
     const auto quotient = hn::Div(load_floats(d, values.data() + i), steps);
     const auto limited = hn::Min(hn::Max(quotient, hn::Neg(limit)), limit);
-    const auto counted = hn::BitCast(d32, hn::Add(limited, hn::Set(d, kRound)));
+    const auto counted = hn::BitCast(d32, hn::Add(limited, hn::Set(d, kRoundToInteger)));
     store(hn::Add(counted, offset), out + i);
   }
   return i;

@@ -1,0 +1,341 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/coding/delta_scan.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target, as Highway asks.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "kernels/coding/delta_scan.h"
+#include "kernels/dispatch.h"
+
+#ifndef SLIMGRAD_KERNELS_DELTA_SCAN_ONCE_
+#define SLIMGRAD_KERNELS_DELTA_SCAN_ONCE_
+namespace slimgrad::kernels::delta_scan {
+
+using delta_format::kGapBits;
+using delta_format::ValueKind;
+using delta_format::ValueType;
+
+template <typename Word>
+Word load(const std::uint8_t* values, std::size_t i) noexcept {
+  Word word;
+  std::memcpy(&word, values + i * sizeof(Word), sizeof(Word));
+  return word;
+}
+
+// The plain forms, which are the specification: from value `first` on, for all that are left.
+template <typename Word>
+void mark_plainly(const std::uint8_t* base, const std::uint8_t* changed, std::size_t first,
+                  std::size_t num_values, std::uint64_t* marks) noexcept {
+  for (std::size_t i = first; i < num_values; ++i) {
+    if (i % 64 == 0) marks[i / 64] = 0;
+    const bool differs = load<Word>(base, i) != load<Word>(changed, i);
+    marks[i / 64] |= std::uint64_t{differs} << i % 64;
+  }
+}
+
+template <typename Word>
+void classes_plainly(const std::uint8_t* values, std::size_t first, std::size_t num_values,
+                     const ValueType& type, int split, std::uint8_t* classes) noexcept {
+  for (std::size_t i = first; i < num_values; ++i)
+    classes[i] = static_cast<std::uint8_t>(
+        delta_format::class_of(delta_format::exponent_of(load<Word>(values, i), type), split));
+}
+
+inline void sums_plainly(const std::uint8_t* classes, std::size_t first_group,
+                         std::size_t num_groups, const Hazards& hazards,
+                         std::uint32_t* sums) noexcept {
+  for (std::size_t g = first_group; g < num_groups; ++g) {
+    sums[g + 1] = sums[g];
+    for (std::size_t i = 8 * g; i < 8 * g + 8; ++i) sums[g + 1] += hazards[classes[i]];
+  }
+}
+
+// `search(sums, group, target)`: the first group from `group` on whose hazards reach beyond the
+// target.
+template <typename Search>
+bool find_all(std::span<const std::uint16_t> gaps, const std::uint8_t* classes,
+              std::size_t num_groups, const Hazards& hazards, const std::uint32_t* sums,
+              WideRansDecoder& decoder, WideRansWords& words, std::uint32_t* positions,
+              const Search& search) noexcept {
+  const std::uint32_t total = sums[num_groups];
+  std::uint32_t origin = 0;  // the hazards up to and with the last change
+  std::size_t group = 0;
+  for (const std::uint16_t gap : gaps) {
+    const std::uint32_t slot = decoder.slot(kGapBits);
+    const std::uint32_t bucket = std::uint32_t{gap} << kGapBits;
+    if (total - origin <= (bucket | slot)) return false;
+    const std::uint32_t target = origin + (bucket | slot);
+    group = search(sums, group, target);
+    // Which of the eight: without branches, as none of them would be foreseen.
+    const std::uint8_t* const eight = classes + 8 * group;
+    std::uint32_t before = sums[group], sum = before, index = 0;
+    for (int i = 0; i < 7; ++i) {
+      sum += hazards[eight[i]];
+      const bool passed = sum <= target;
+      index += passed ? 1 : 0;
+      before = passed ? sum : before;
+    }
+    const std::uint32_t hazard = hazards[eight[index]];
+    const std::uint32_t low = before - origin, high = low + hazard;
+    const std::uint32_t start = std::max(low, bucket) - bucket;
+    const std::uint32_t stop = std::min(high - bucket, delta_format::kGapUnit);
+    decoder.take(slot - start, stop - start, kGapBits, words);
+    *positions++ = static_cast<std::uint32_t>(8 * group) + index;
+    origin = before + hazard;
+  }
+  return true;
+}
+
+}  // namespace slimgrad::kernels::delta_scan
+#endif  // SLIMGRAD_KERNELS_DELTA_SCAN_ONCE_
+
+HWY_BEFORE_NAMESPACE();
+namespace slimgrad::kernels::delta_scan::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Functions that return a number return how many values, or groups, they did.
+
+// `is_marked(i)`: a mask of the lanes from value i on. Whole words of marks only.
+template <typename Word, typename IsMarked>
+std::size_t mark_where([[maybe_unused]] std::size_t num_values,
+                       [[maybe_unused]] std::uint64_t* marks,
+                       [[maybe_unused]] const IsMarked& is_marked) {
+#if HWY_TARGET == HWY_SCALAR
+  return 0;
+#else
+  const hn::ScalableTag<Word> d;
+  const std::size_t lanes = hn::Lanes(d), whole = num_values / 64 * 64;
+  for (std::size_t i = 0; i < whole; i += 64) {
+    std::uint64_t word = 0;
+    for (std::size_t k = 0; k < 64; k += lanes) {
+      std::uint8_t bits[8] = {};  // Highway wants room for eight
+      hn::StoreMaskBits(d, is_marked(i + k), bits);
+      std::uint64_t part;
+      std::memcpy(&part, bits, 8);
+      word |= part << k;
+    }
+    marks[i / 64] = word;
+  }
+  return whole;
+#endif
+}
+
+template <typename Word>
+std::size_t mark(const std::uint8_t* base, const std::uint8_t* changed, std::size_t num_values,
+                 std::uint64_t* marks) {
+  const hn::ScalableTag<Word> d;
+  const auto* const a = reinterpret_cast<const Word*>(base);
+  const auto* const b = reinterpret_cast<const Word*>(changed);
+  return mark_where<Word>(num_values, marks, [&](std::size_t i) {
+    return hn::Ne(hn::LoadU(d, a + i), hn::LoadU(d, b + i));
+  });
+}
+
+std::size_t mark_zeros(const std::uint8_t* classes, std::size_t num_values, std::uint64_t* marks) {
+  const hn::ScalableTag<std::uint8_t> d;
+  return mark_where<std::uint8_t>(num_values, marks, [&](std::size_t i) {
+    return hn::Eq(hn::LoadU(d, classes + i), hn::Zero(d));
+  });
+}
+
+template <typename Word>
+std::size_t classes_of([[maybe_unused]] const std::uint8_t* values,
+                       [[maybe_unused]] std::size_t num_values,
+                       [[maybe_unused]] const ValueType& type, [[maybe_unused]] int split,
+                       [[maybe_unused]] std::uint8_t* classes) {
+#if HWY_TARGET == HWY_SCALAR
+  return 0;
+#else
+  const hn::ScalableTag<Word> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Rebind<std::uint8_t, decltype(d)> d8;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto* const from = reinterpret_cast<const Word*>(values);
+  const auto magnitudes = hn::Set(d, static_cast<Word>(std::numeric_limits<Word>::max() >> 1));
+  const auto splits = hn::Set(di, static_cast<hwy::MakeSigned<Word>>(split));
+  const auto top = hn::Set(di, delta_format::kClasses - 1);
+  const auto zero_class = hn::Set(di, static_cast<hwy::MakeSigned<Word>>(delta_format::class_of(
+                                          delta_format::kZeroExponent, split)));
+  std::size_t i = 0;
+  for (; i + lanes <= num_values; i += lanes) {
+    const auto magnitude = hn::And(hn::LoadU(d, from + i), magnitudes);
+    const auto exponent = hn::BitCast(di, hn::ShiftRightSame(magnitude, type.mantissa_bits));
+    const auto above = hn::Min(hn::Max(hn::Sub(exponent, splits), hn::Zero(di)), top);
+    const auto is_zero = hn::Eq(hn::BitCast(di, magnitude), hn::Zero(di));
+    hn::StoreU(hn::DemoteTo(d8, hn::IfThenElse(is_zero, zero_class, above)), d8, classes + i);
+  }
+  return i;
+#endif
+}
+
+std::size_t sum_groups([[maybe_unused]] const std::uint8_t* classes,
+                 [[maybe_unused]] std::size_t num_groups, [[maybe_unused]] const Hazards& hazards,
+                 [[maybe_unused]] std::uint32_t* sums) {
+#if HWY_TARGET == HWY_SCALAR
+  return 0;
+#else
+  const hn::ScalableTag<std::uint8_t> d;
+  const hn::RepartitionToWide<hn::RepartitionToWide<hn::RepartitionToWide<decltype(d)>>> d64;
+  const std::size_t lanes = hn::Lanes(d64);  // groups at once
+  alignas(16) std::uint8_t low_bytes[16], high_bytes[16];
+  for (int c = 0; c < 16; ++c) {
+    low_bytes[c] = static_cast<std::uint8_t>(hazards[c]);
+    high_bytes[c] = static_cast<std::uint8_t>(hazards[c] >> 8);
+  }
+  const auto low = hn::LoadDup128(d, low_bytes), high = hn::LoadDup128(d, high_bytes);
+  alignas(64) std::uint64_t of_groups[8];
+  std::uint32_t sum = 0;
+  std::size_t g = 0;
+  for (; g + lanes <= num_groups; g += lanes) {
+    const auto eights = hn::LoadU(d, classes + 8 * g);
+    const auto lows = hn::SumsOf8(hn::TableLookupBytes(low, eights));
+    const auto highs = hn::SumsOf8(hn::TableLookupBytes(high, eights));
+    hn::Store(hn::Add(lows, hn::ShiftLeft<8>(highs)), d64, of_groups);
+    for (std::size_t k = 0; k < lanes; ++k) {
+      sum += static_cast<std::uint32_t>(of_groups[k]);
+      sums[g + k + 1] = sum;
+    }
+  }
+  return g;
+#endif
+}
+
+bool find_in_groups(std::span<const std::uint16_t> gaps, const std::uint8_t* classes, std::size_t num_groups,
+          const Hazards& hazards, const std::uint32_t* sums, WideRansDecoder& decoder,
+          WideRansWords& words, std::uint32_t* positions) {
+  const auto search = [](const std::uint32_t* sums, std::size_t group, std::uint32_t target) {
+    const hn::CappedTag<std::uint32_t, kSumMargin> d;
+    const auto targets = hn::Set(d, target);
+    for (;; group += hn::Lanes(d)) {
+      const auto beyond = hn::Gt(hn::LoadU(d, sums + group + 1), targets);
+      const std::intptr_t first = hn::FindFirstTrue(d, beyond);
+      if (first >= 0) return group + static_cast<std::size_t>(first);
+    }
+  };
+  return find_all(gaps, classes, num_groups, hazards, sums, decoder, words, positions, search);
+}
+
+std::size_t mark1(const std::uint8_t* a, const std::uint8_t* b, std::size_t n, std::uint64_t* m) {
+  return mark<std::uint8_t>(a, b, n, m);
+}
+std::size_t mark2(const std::uint8_t* a, const std::uint8_t* b, std::size_t n, std::uint64_t* m) {
+  return mark<std::uint16_t>(a, b, n, m);
+}
+std::size_t mark4(const std::uint8_t* a, const std::uint8_t* b, std::size_t n, std::uint64_t* m) {
+  return mark<std::uint32_t>(a, b, n, m);
+}
+std::size_t classes2(const std::uint8_t* values, std::size_t num_values, const ValueType& type,
+                     int split, std::uint8_t* classes) {
+  return classes_of<std::uint16_t>(values, num_values, type, split, classes);
+}
+std::size_t classes4(const std::uint8_t* values, std::size_t num_values, const ValueType& type,
+                     int split, std::uint8_t* classes) {
+  return classes_of<std::uint32_t>(values, num_values, type, split, classes);
+}
+
+}  // namespace slimgrad::kernels::delta_scan::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace slimgrad::kernels {
+namespace delta_scan {
+HWY_EXPORT(mark1);
+HWY_EXPORT(mark2);
+HWY_EXPORT(mark4);
+HWY_EXPORT(classes2);
+HWY_EXPORT(classes4);
+HWY_EXPORT(mark_zeros);
+HWY_EXPORT(sum_groups);
+HWY_EXPORT(find_in_groups);
+}  // namespace delta_scan
+
+void mark_changes(const std::uint8_t* base, const std::uint8_t* changed, std::size_t num_values,
+                  std::size_t width, std::uint64_t* marks) noexcept {
+  using namespace delta_scan;
+  const bool plain = use_scalar();
+  std::size_t done = 0;
+  switch (width) {
+    case 1:
+      if (!plain) done = HWY_DYNAMIC_DISPATCH(mark1)(base, changed, num_values, marks);
+      return mark_plainly<std::uint8_t>(base, changed, done, num_values, marks);
+    case 2:
+      if (!plain) done = HWY_DYNAMIC_DISPATCH(mark2)(base, changed, num_values, marks);
+      return mark_plainly<std::uint16_t>(base, changed, done, num_values, marks);
+    case 4:
+      if (!plain) done = HWY_DYNAMIC_DISPATCH(mark4)(base, changed, num_values, marks);
+      return mark_plainly<std::uint32_t>(base, changed, done, num_values, marks);
+    default:
+      return mark_plainly<std::uint64_t>(base, changed, 0, num_values, marks);
+  }
+}
+
+void mark_dense(const std::uint8_t* classes, std::size_t num_values,
+                std::uint64_t* marks) noexcept {
+  using namespace delta_scan;
+  const std::size_t done =
+      use_scalar() ? 0 : HWY_DYNAMIC_DISPATCH(mark_zeros)(classes, num_values, marks);
+  for (std::size_t i = done; i < num_values; ++i) {
+    if (i % 64 == 0) marks[i / 64] = 0;
+    marks[i / 64] |= std::uint64_t{classes[i] == 0} << i % 64;
+  }
+}
+
+void value_classes(const std::uint8_t* values, std::size_t num_values,
+                   const delta_format::ValueType& type, int split,
+                   std::uint8_t* classes) noexcept {
+  using namespace delta_scan;
+  const bool vectors = !use_scalar() && type.kind == ValueKind::kFloat;
+  std::size_t done = 0;
+  switch (type.width) {
+    case 1:
+      classes_plainly<std::uint8_t>(values, 0, num_values, type, split, classes);
+      break;
+    case 2:
+      if (vectors) done = HWY_DYNAMIC_DISPATCH(classes2)(values, num_values, type, split, classes);
+      classes_plainly<std::uint16_t>(values, done, num_values, type, split, classes);
+      break;
+    case 4:
+      if (vectors) done = HWY_DYNAMIC_DISPATCH(classes4)(values, num_values, type, split, classes);
+      classes_plainly<std::uint32_t>(values, done, num_values, type, split, classes);
+      break;
+    default:
+      classes_plainly<std::uint64_t>(values, 0, num_values, type, split, classes);
+  }
+  std::fill_n(classes + num_values, kClassMargin, std::uint8_t{0});
+}
+
+void sum_hazards(const std::uint8_t* classes, std::size_t num_values, const Hazards& hazards,
+                 std::uint32_t* sums) noexcept {
+  using namespace delta_scan;
+  const std::size_t num_groups = (num_values + 7) / 8;
+  sums[0] = 0;
+  std::size_t done = 0;
+  if (!use_scalar())
+    done = HWY_DYNAMIC_DISPATCH(sum_groups)(classes, num_groups, hazards, sums);
+  sums_plainly(classes, done, num_groups, hazards, sums);
+  std::fill_n(sums + num_groups + 1, kSumMargin, std::numeric_limits<std::uint32_t>::max());
+}
+
+bool find_positions(std::span<const std::uint16_t> gaps, const std::uint8_t* classes,
+                    std::size_t num_values, const Hazards& hazards, const std::uint32_t* sums,
+                    WideRansDecoder& decoder, WideRansWords& words,
+                    std::uint32_t* positions) noexcept {
+  using namespace delta_scan;
+  const std::size_t num_groups = (num_values + 7) / 8;
+  if (!use_scalar())
+    return HWY_DYNAMIC_DISPATCH(find_in_groups)(gaps, classes, num_groups, hazards, sums, decoder,
+                                                words, positions);
+  const auto search = [](const std::uint32_t* sums, std::size_t group, std::uint32_t target) {
+    while (sums[group + 1] <= target) ++group;
+    return group;
+  };
+  return find_all(gaps, classes, num_groups, hazards, sums, decoder, words, positions,
+                              search);
+}
+
+}  // namespace slimgrad::kernels
+#endif  // HWY_ONCE
