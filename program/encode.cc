@@ -241,8 +241,9 @@ Action declare(Flags& flags) {
       .show_default()
       .offer({"lossless", "uniform", "float", "pruned"});
   flags.option("--bits", options->bits, "Bits of uniform codes, 2 to 8").show_default();
-  flags.option("--rate", options->rate,
-               "Bits a value that a payload of the mode uniform takes, up to 16, instead of --bits");
+  flags.option(
+      "--rate", options->rate,
+      "Bits a value that a payload of the mode uniform takes, up to 16, instead of --bits");
   flags.option("--max-error", options->max_error,
                "Largest error of the mode uniform, instead of --bits and --scale");
   flags.option("--format", options->format, "Format of float codes").show_default();

@@ -53,7 +53,8 @@ struct PayloadInfo {
   // scale.
   float scale = 1;
   int bits = 8;
-  float rate = 0;  // with bits of 0: bits a value that the payload was to take; 0: the step was given
+  float rate =
+      0;  // with bits of 0: bits a value that the payload was to take; 0: the step was given
   TableModel model = TableModel::kCounted;
   double model_shape = 0;
   double model_scale = 0;

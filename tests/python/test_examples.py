@@ -70,6 +70,13 @@ def test_distributed_ddp(options, tmp_path):
     assert float(re.search(r"([0-9.]+) bits a gradient", out)[1]) < 9
 
 
+def test_codec_files(tmp_path):
+    out = run(sys.executable, EXAMPLES / "codec_files.py", cwd=tmp_path)
+    assert "the same on all: True" in out
+    assert float(re.search(r"losses ([\d.]+)", out)[1]) < 0.05, out  # from 1
+    assert float(re.search(r"([\d.]+) bits a value", out)[1]) < 2.2, out
+
+
 @pytest.mark.parametrize(
     ("model", "options"), [("bert", []), ("bert", ["--bits", 6]), ("resnet", [])], ids=str
 )

@@ -165,8 +165,19 @@ def encode(
     """
     x = tensor_with_values(x, "encode").detach().cpu()
     arguments = encode_arguments(
-        "encode", mode, bits, format, coder, model, scale, threshold, survivors, rounding, seed,
-        rate, max_error
+        "encode",
+        mode,
+        bits,
+        format,
+        coder,
+        model,
+        scale,
+        threshold,
+        survivors,
+        rounding,
+        seed,
+        rate,
+        max_error,
     )
     if out is None:
         return ops.encode(x, *arguments)

@@ -81,8 +81,8 @@ Codec Codec::parse(std::string_view name) {
   if (std::ranges::find(known, name) == known.end()) {
     std::string expected = "one of ";
     for (const std::string& one : known) expected += one + ", ";
-    throw_invalid("Codec", expected + "a rate such as rate1.5, or a format such as 1-4-3", "'", name,
-                  "'");
+    throw_invalid("Codec", expected + "a rate such as rate1.5, or a format such as 1-4-3", "'",
+                  name, "'");
   }
   if (name == "lossless" || name == "pruned") {
     codec.kind = parse_payload_kind(name);

@@ -226,8 +226,7 @@ void plan_values(const TensorView& tensor, const EncodeOptions& options, Payload
         "finite values, as only the mode lossless, and pruned with exact survivors, have codes for "
         "NaN and Inf",
         range.nonfinite, " that are not");
-  if (has_open_levels(options))
-    return plan_open_levels(tensor, values, options, range, info, rate);
+  if (has_open_levels(options)) return plan_open_levels(tensor, values, options, range, info, rate);
   if (info.kind == PayloadKind::kUniform) return plan_uniform(values, options, range, info);
   if (info.kind == PayloadKind::kFloat) return plan_float(options, range, info);
   info.survivors = options.survivors;
@@ -267,8 +266,7 @@ PayloadInfo choose_payload(const TensorView& tensor, const EncodeOptions& option
   if (info.kind == PayloadKind::kLossless && better_as_classes(tensor, info.num_values()))
     info.kind = PayloadKind::kPruned;
   else if (info.kind != PayloadKind::kLossless)
-    with_value_type(info.dtype,
-                    [&]<typename T>() { plan_values<T>(tensor, options, info, rate); });
+    with_value_type(info.dtype, [&]<typename T>() { plan_values<T>(tensor, options, info, rate); });
   return info;
 }
 

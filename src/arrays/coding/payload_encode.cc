@@ -158,9 +158,9 @@ void PayloadEncoder::State::round_levels(std::span<const T> values, std::size_t 
         values, info.scale, RandomStream(options.seed.value_or(0), Stream::kRound), first, levels);
 }
 
-// At most kLevelsAtOnce levels without an upper end, as symbols and extra bits. Where few have extra
-// bits the quantizer to 8 bits is faster: its symbols are these, but at the ends, which are then
-// done again, 64 at a time.
+// At most kLevelsAtOnce levels without an upper end, as symbols and extra bits. Where few have
+// extra bits the quantizer to 8 bits is faster: its symbols are these, but at the ends, which are
+// then done again, 64 at a time.
 template <typename T>
 void PayloadEncoder::State::Worker::split_levels(std::span<const T> values, std::size_t first,
                                                  std::uint8_t* to, kernels::ExtraWriter& writer) {

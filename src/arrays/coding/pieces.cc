@@ -27,7 +27,8 @@ bool is_as_agreed(const PayloadInfo& info, const ExpectedPiece& expected) {
   if (expected.kind == PayloadKind::kRaw) return info.kind == PayloadKind::kRaw;
   if (is_exact(info)) return true;
   if (info.kind != expected.kind) return false;
-  if (info.kind == PayloadKind::kUniform) return info.bits == expected.bits && info.rate == expected.rate;
+  if (info.kind == PayloadKind::kUniform)
+    return info.bits == expected.bits && info.rate == expected.rate;
   return !has_format(info) || (info.exponent_bits == expected.exponent_bits &&
                                info.mantissa_bits == expected.mantissa_bits);
 }
@@ -103,7 +104,8 @@ void check_piece(const PayloadInfo& info, const ExpectedPiece& expected, std::si
   if (alike && is_as_agreed(info, expected)) return;
   std::ostringstream text;
   text << "piece " << index << ": expected ";
-  describe(text, expected.kind, expected.bits, expected.rate, expected.exponent_bits, expected.mantissa_bits);
+  describe(text, expected.kind, expected.bits, expected.rate, expected.exponent_bits,
+           expected.mantissa_bits);
   text << " of " << dtype_name(expected.dtype) << " [" << expected.num_values << "], got ";
   describe(text, info.kind, info.bits, info.rate, info.exponent_bits, info.mantissa_bits);
   text << " of " << dtype_name(info.dtype) << " [";

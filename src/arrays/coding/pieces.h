@@ -33,7 +33,7 @@ struct ExpectedPiece {
   DType dtype;
   std::uint64_t num_values;
   PayloadKind kind;  // kRaw: nothing else
-  int bits;  // 0 with a rate
+  int bits;          // 0 with a rate
   int exponent_bits, mantissa_bits;
   float rate = 0;  // none
 };

@@ -17,8 +17,8 @@
 namespace slimgrad {
 namespace {
 
-// The sample of a tensor, in runs of a cache line, and the least of a block. The entropy of m values
-// has a standard error of sd(log2 P) / sqrt(m), some 0.007 bits here, and is too small by
+// The sample of a tensor, in runs of a cache line, and the least of a block. The entropy of m
+// values has a standard error of sd(log2 P) / sqrt(m), some 0.007 bits here, and is too small by
 // levels / (2 m ln 2), 0.02 bits at 8 bits a value in a small sample of a block.
 constexpr std::uint64_t kSample = 32768, kLeastOfBlock = 2048, kRun = 16;
 
@@ -134,8 +134,8 @@ RateChoice::RateChoice(const TensorView& tensor, const PayloadInfo& info, Roundi
   double zeros = 0, sampled = 0, sum = 0;
   for (std::size_t block = 0; block < info.num_blocks(); ++block) {
     const BlockRange range = block_range(info, block);
-    const auto wanted = std::max(
-        kLeastOfBlock, static_cast<std::uint64_t>(kSample * (range.count / num_values_)));
+    const auto wanted =
+        std::max(kLeastOfBlock, static_cast<std::uint64_t>(kSample * (range.count / num_values_)));
     *counts = {};
     with_value_type(info.dtype, [&]<typename T>() {
       const T* const values = static_cast<const T*>(tensor.data);
@@ -187,11 +187,13 @@ RateChoice::Size RateChoice::predicted(double step) const {
 
 // A small tensor, whose tables alone would take its rate, keeps half of it for its values: a larger
 // step would make noise of them.
-double RateChoice::charged(double overhead) const { return std::min(overhead, 0.5 * wanted_bytes_); }
+double RateChoice::charged(double overhead) const {
+  return std::min(overhead, 0.5 * wanted_bytes_);
+}
 
 // The step at which the payload is predicted to have the wanted size, if values take `factor` times
-// their entropy: a secant within a bracket, as the bits a value fall by nearly one an octave at high
-// rates and more slowly at low ones.
+// their entropy: a secant within a bracket, as the bits a value fall by nearly one an octave at
+// high rates and more slowly at low ones.
 float RateChoice::solve(double factor) const {
   const double wanted = 8 * wanted_bytes_ / num_values_;  // bits a value
   double low = portable_log2(smallest_step_), high = portable_log2(largest_step_);
@@ -199,8 +201,7 @@ float RateChoice::solve(double factor) const {
   double last_u = 0, last_miss = 0, slope = wanted < 1 ? -wanted : -1;
   for (int i = 0; i < 40 && high - low > 1e-4; ++i) {
     const Size size = predicted(portable_exp(u * kPortableLn2));
-    const double miss =
-        8 * (factor * size.coded + charged(size.overhead)) / num_values_ - wanted;
+    const double miss = 8 * (factor * size.coded + charged(size.overhead)) / num_values_ - wanted;
     if (std::abs(miss) < 5e-4 * wanted) break;
     (miss > 0 ? low : high) = u;
     if (i > 0 && last_u != u) slope = (miss - last_miss) / (u - last_u);
@@ -217,9 +218,9 @@ float RateChoice::solve(double factor) const {
       std::clamp(portable_exp(u * kPortableLn2), smallest_step_, largest_step_));
 }
 
-// The first correction takes the prediction at its word but for a factor. Where values depend on one
-// another (rows of zeros, columns of other scales) the factor itself changes with the step; then a
-// line through two tries, in logarithms, finds it.
+// The first correction takes the prediction at its word but for a factor. Where values depend on
+// one another (rows of zeros, columns of other scales) the factor itself changes with the step;
+// then a line through two tries, in logarithms, finds it.
 std::optional<float> RateChoice::corrected_step(std::uint64_t payload_bytes) {
   const Size size = predicted(step_);
   const double coded = static_cast<double>(payload_bytes) - size.overhead;
@@ -243,7 +244,8 @@ std::optional<float> RateChoice::corrected_step(std::uint64_t payload_bytes) {
     next = portable_exp(std::clamp(v - two.excess / slope, v - 2, v + 2) * kPortableLn2);
   }
   next = std::clamp(next, smallest_step_, largest_step_);
-  const bool is_new = std::ranges::find(tries_, static_cast<float>(next), &Try::step) == tries_.end();
+  const bool is_new =
+      std::ranges::find(tries_, static_cast<float>(next), &Try::step) == tries_.end();
   if (!is_new) return finish_with(best->step);
   return step_ = static_cast<float>(next);
 }

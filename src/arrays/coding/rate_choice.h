@@ -1,9 +1,10 @@
 // The step of a uniform quantizer for a wanted size of the payload.
 //
-// The size is predicted block by block, as every block has a table of its own, from a sample of each
-// (arrays/coding/rate_choice.cc says how large), or from one law for the whole tensor; what tables,
-// states and headers take is counted in. The step is the root of predicted = wanted. When the
-// payload is there, its size tells how wrong the prediction was, and corrected_step() uses that.
+// The size is predicted block by block, as every block has a table of its own, from a sample of
+// each (arrays/coding/rate_choice.cc says how large), or from one law for the whole tensor; what
+// tables, states and headers take is counted in. The step is the root of predicted = wanted. When
+// the payload is there, its size tells how wrong the prediction was, and corrected_step() uses
+// that.
 #ifndef SLIMGRAD_ARRAYS_CODING_RATE_CHOICE_H_
 #define SLIMGRAD_ARRAYS_CODING_RATE_CHOICE_H_
 

@@ -55,10 +55,11 @@ std::size_t split(std::span<const std::int32_t> levels, std::uint8_t* symbols,
     auto distance = magnitude;
     if (!hn::AllFalse(d, far)) {
       const auto offset = hn::Sub(magnitude, hn::Set(d, kGroupOffset));
-      const auto exponent = hn::BitCast(
-          d, hn::ShiftRight<23>(hn::BitCast(u32, hn::ConvertTo(f32, offset))));
+      const auto exponent =
+          hn::BitCast(d, hn::ShiftRight<23>(hn::BitCast(u32, hn::ConvertTo(f32, offset))));
       distance = hn::IfThenElse(far, hn::Add(exponent, to_distance), magnitude);
-      offsets += hn::CompressStore(hn::BitCast(u32, offset), hn::RebindMask(u32, far), u32, offsets);
+      offsets +=
+          hn::CompressStore(hn::BitCast(u32, offset), hn::RebindMask(u32, far), u32, offsets);
     }
     const auto symbol =
         hn::Add(centre, hn::IfThenElse(hn::Lt(level, hn::Zero(d)), hn::Neg(distance), distance));

@@ -37,8 +37,8 @@ struct Range<std::int32_t> {
 template <typename T, typename Out>
 void quantize_scalar(std::span<const T> values, float step, Range<Out> range, Out* out) noexcept {
   for (std::size_t i = 0; i < values.size(); ++i)
-    out[i] = static_cast<Out>(uniform_level(to_float(values[i]), step, range.limit) +
-                              range.offset());
+    out[i] =
+        static_cast<Out>(uniform_level(to_float(values[i]), step, range.limit) + range.offset());
 }
 
 // The same with draws.
@@ -99,9 +99,9 @@ std::size_t quantize(std::span<const T> values, float step, Range<Out> range, Ou
   return i;
 }
 
-#define SLIMGRAD_QUANTIZE(NAME, T, Out)                                              \
+#define SLIMGRAD_QUANTIZE(NAME, T, Out)                                                 \
   std::size_t NAME(std::span<const T> values, float step, Range<Out> range, Out* out) { \
-    return quantize(values, step, range, out);                                       \
+    return quantize(values, step, range, out);                                          \
   }
 SLIMGRAD_QUANTIZE(quantize_floats, float, std::uint8_t)
 SLIMGRAD_QUANTIZE(quantize_bfloat16, BFloat16Bits, std::uint8_t)
@@ -157,10 +157,10 @@ std::size_t round(std::span<const T> values, float step, Range<Out> range,
 
 #endif
 
-#define SLIMGRAD_ROUND(NAME, T, Out)                                                             \
-  std::size_t NAME(std::span<const T> values, float step, Range<Out> range,                      \
-                   const RandomStream& random, std::uint64_t first, Out* out) {                  \
-    return round(values, step, range, random, first, out);                                       \
+#define SLIMGRAD_ROUND(NAME, T, Out)                                            \
+  std::size_t NAME(std::span<const T> values, float step, Range<Out> range,     \
+                   const RandomStream& random, std::uint64_t first, Out* out) { \
+    return round(values, step, range, random, first, out);                      \
   }
 SLIMGRAD_ROUND(round_floats, float, std::uint8_t)
 SLIMGRAD_ROUND(round_bfloat16, BFloat16Bits, std::uint8_t)
@@ -218,15 +218,14 @@ HWY_EXPORT(round_level_float16);
 HWY_EXPORT(restore_values);
 HWY_EXPORT(add_values);
 
-#define SLIMGRAD_VECTORS(T, Out, QUANTIZE, ROUND)                                       \
-  std::size_t quantize_vectors(std::span<const T> values, float step, Range<Out> range, \
-                               Out* out) noexcept {                                     \
-    return HWY_DYNAMIC_DISPATCH(QUANTIZE)(values, step, range, out);                    \
-  }                                                                                     \
-  std::size_t round_vectors(std::span<const T> values, float step, Range<Out> range,    \
-                            const RandomStream& random, std::uint64_t first,            \
-                            Out* out) noexcept {                                        \
-    return HWY_DYNAMIC_DISPATCH(ROUND)(values, step, range, random, first, out);        \
+#define SLIMGRAD_VECTORS(T, Out, QUANTIZE, ROUND)                                                 \
+  std::size_t quantize_vectors(std::span<const T> values, float step, Range<Out> range,           \
+                               Out* out) noexcept {                                               \
+    return HWY_DYNAMIC_DISPATCH(QUANTIZE)(values, step, range, out);                              \
+  }                                                                                               \
+  std::size_t round_vectors(std::span<const T> values, float step, Range<Out> range,              \
+                            const RandomStream& random, std::uint64_t first, Out* out) noexcept { \
+    return HWY_DYNAMIC_DISPATCH(ROUND)(values, step, range, random, first, out);                  \
   }
 SLIMGRAD_VECTORS(float, std::uint8_t, quantize_floats, round_floats)
 SLIMGRAD_VECTORS(BFloat16Bits, std::uint8_t, quantize_bfloat16, round_bfloat16)
@@ -247,9 +246,8 @@ void to_either(std::span<const T> values, float step, Range<Out> range, const Ra
                std::uint64_t first_index, Out* out) noexcept {
   // Draws are made for 64 values at a time, from a multiple of 64 on.
   const bool aligned = first_index % (2 * kTileElements) == 0;
-  const std::size_t done = use_scalar() || !aligned
-                               ? 0
-                               : round_vectors(values, step, range, random, first_index, out);
+  const std::size_t done =
+      use_scalar() || !aligned ? 0 : round_vectors(values, step, range, random, first_index, out);
   round_scalar(values.subspan(done), step, range, random, first_index + done, out + done);
 }
 

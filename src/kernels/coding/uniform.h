@@ -1,5 +1,5 @@
-// Uniform quantizing: values as integers, and integers of at most 8 bits back. T is float, BFloat16Bits or
-// Float16Bits. noexcept, no allocation, any thread; the same on every CPU.
+// Uniform quantizing: values as integers, and integers of at most 8 bits back. T is float,
+// BFloat16Bits or Float16Bits. noexcept, no allocation, any thread; the same on every CPU.
 #ifndef SLIMGRAD_KERNELS_CODING_UNIFORM_H_
 #define SLIMGRAD_KERNELS_CODING_UNIFORM_H_
 

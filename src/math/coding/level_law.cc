@@ -61,8 +61,8 @@ class GennormTails {
   GennormTails(double shape, double scale, double step)
       : shape_(shape),
         scale_(scale / step),
-        mean_(scale_ * portable_exp(portable_log_gamma(2.0 / shape) -
-                                    portable_log_gamma(1.0 / shape))) {}
+        mean_(scale_ *
+              portable_exp(portable_log_gamma(2.0 / shape) - portable_log_gamma(1.0 / shape))) {}
 
   double above(double t) const { return t > 0.0 ? 0.5 * upper(1.0 / shape_, t) : 0.5; }
   double excess(double t) const {
@@ -126,8 +126,7 @@ SymbolMasses level_masses(const BinnedLaw& law, double step, Rounding rounding) 
 
 SymbolMasses level_masses(double shape, double scale, double step, Rounding rounding) {
   SymbolMasses masses = {};
-  masses[kOpenCentre] =
-      2.0 * add_side(GennormTails(shape, scale, step), 0.5, rounding, 1, masses);
+  masses[kOpenCentre] = 2.0 * add_side(GennormTails(shape, scale, step), 0.5, rounding, 1, masses);
   for (int distance = 1; distance <= kOpenCentre; ++distance)
     masses[static_cast<std::size_t>(kOpenCentre - distance)] =
         masses[static_cast<std::size_t>(kOpenCentre + distance)];

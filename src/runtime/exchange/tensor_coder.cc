@@ -22,9 +22,9 @@ void check_tensors(const TensorCoder::Tensors& tensors, const char* op, const ch
     const at::Tensor& x = tensors[i];
     check(x.defined() && x.device().is_cpu() && torch_ops::is_float_dtype(x.scalar_type()), op,
           std::string(what) + " of type float32, bfloat16 or float16 on the CPU", "tensor ", i,
-          x.defined() ? std::string(" of ") + c10::toString(x.scalar_type()) + " on " +
-                            x.device().str()
-                      : std::string(" that is none"));
+          x.defined()
+              ? std::string(" of ") + c10::toString(x.scalar_type()) + " on " + x.device().str()
+              : std::string(" that is none"));
   }
 }
 
@@ -70,8 +70,8 @@ at::Tensor TensorCoder::encode(const Tensors& tensors) {
   const at::Tensor room = at::empty({static_cast<std::int64_t>(bound + 4)}, at::kByte);
   const std::uint64_t seed =
       derive_seed(static_cast<std::uint64_t>(codec_.seed), {"tensor coder", num_calls_});
-  const std::size_t size = exchange::encode_frame(
-      frame, codec_, seed, feeds_back, torch_ops::mutable_elements<std::uint8_t>(room));
+  const std::size_t size = exchange::encode_frame(frame, codec_, seed, feeds_back,
+                                                  torch_ops::mutable_elements<std::uint8_t>(room));
   ++num_calls_;
   if (feeds_back) {
     for (std::size_t i = 0; i < flat.size(); ++i) wanted[i].sub_(flat[i]);

@@ -47,7 +47,9 @@ inline void set_values(EncodeOptions& options, double scale, double threshold, d
 
 // Blocks on torch's threads, once more if the step was corrected.
 inline void encode_blocks(PayloadEncoder& encoder) {
-  do for_ranges(encoder.num_blocks(), 1, [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
+  do
+    for_ranges(encoder.num_blocks(), 1,
+               [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
   while (encoder.correct());
 }
 

@@ -113,9 +113,9 @@ TEST(Rate, StochasticRoundingIsUnbiased) {
   const std::vector<float> kinds = {0.3f, -0.7f, 1.25f, 111.5f, -111.75f, 112.25f, 5000.5f, 0.0f};
   std::vector<float> values;
   for (int i = 0; i < 40'000; ++i) values.insert(values.end(), kinds.begin(), kinds.end());
-  const Bytes payload = encode(
-      view(values, DType::kFloat32),
-      {.kind = kUniform, .max_error = 1, .rounding = Rounding::kStochastic, .seed = 9});
+  const Bytes payload =
+      encode(view(values, DType::kFloat32),
+             {.kind = kUniform, .max_error = 1, .rounding = Rounding::kStochastic, .seed = 9});
   ASSERT_EQ(inspect(payload).scale, 1.0f);
   const std::vector<float> back = floats_of(decode(payload));
   for (std::size_t k = 0; k < kinds.size(); ++k) {

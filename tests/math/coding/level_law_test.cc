@@ -49,8 +49,8 @@ double quadrature(double shape, double scale, int symbol, Rounding rounding) {
           },
           0.0, std::pow(0.5, shape), 15, 1e-12);
     else
-      sum += boost::math::quadrature::gauss_kronrod<double, 31>::integrate(integrand, x, x + 0.5, 10,
-                                                                           1e-12);
+      sum += boost::math::quadrature::gauss_kronrod<double, 31>::integrate(integrand, x, x + 0.5,
+                                                                           10, 1e-12);
   }
   return symbol == kOpenCentre ? 2 * sum : sum;
 }
