@@ -88,8 +88,7 @@ class Codec:
         """What ``encode`` made bytes of, as ``like`` is arranged, with its types and shapes.
         Damaged bytes, and those of others, raise ``PayloadError``."""
         listed = _listed(like, "Codec.decode")
-        data = bytes_of(data, "Codec.decode", "bytes")
-        back = checked(self._coder().decode, data, listed)
+        back = checked(self._coder().decode, bytes_of(data, "Codec.decode", "bytes"), listed)
         if isinstance(like, torch.Tensor):
             return back[0]
         return dict(zip(like, back, strict=True)) if isinstance(like, Mapping) else back
