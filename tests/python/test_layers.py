@@ -65,6 +65,7 @@ PUBLIC_LAYER = {
     "compress.h": "runtime",
     "exchange.h": "runtime",
     "stages.h": "runtime",
+    "tensor_coder.h": "runtime",
     "gate_group.h": "runtime",
     "nn.h": "runtime",
     "tensor_files.h": "torch",
