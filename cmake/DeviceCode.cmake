@@ -71,7 +71,7 @@ if(slimgrad_nvcc)
                        -gencode arch=compute_80,code=compute_80 -t 0 --compress-mode=size
                        -MD -MF ${fatbin}.d -fatbin)
   list(APPEND SLIMGRAD_DEVICE_IMAGES ${fatbin})
-  # What tests/python/test_device_code.py reads: code of one architecture, and what it takes.
+  # What tests/device/test_device_code.py reads: code of one architecture, and what it takes.
   set(resources ${slimgrad_device_folder}/kernels.resources)
   add_custom_command(
     OUTPUT ${resources} ${slimgrad_device_folder}/kernels.sm_80.ptx
