@@ -10,10 +10,10 @@
 #include "counts.h"
 #include "device.h"
 #include "device/host_kernels.h"
+#include "device/kernel_list.h"
 #include "memory.h"
 #include "repeat.h"
 #include "torch/device/cuda_launcher.h"
-#include "device/embedded.h"
 #include "torch/device/launcher.h"
 
 namespace testdevice {
