@@ -6,10 +6,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -22,8 +22,6 @@
 
 namespace testdevice {
 namespace {
-
-constexpr auto kMode = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 // Ops with device kernels.
 const std::vector<const char*> kOps = {
@@ -153,19 +151,26 @@ class Repetition {
   at::Tensor generator_;
 };
 
-void call_twice(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard without_mode(kMode);
+std::atomic<bool> is_on{false};
+
+// The CPU's kernels, by the names of ops, which call_twice() replaces.
+std::map<std::string, c10::SafeKernelFunction>& cpu_kernels() {
+  static auto& kernels = *new std::map<std::string, c10::SafeKernelFunction>;
+  return kernels;
+}
+
+void call_twice(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::SafeKernelFunction& on_cpu = cpu_kernels().at(op.schema().name());
   const std::size_t num_given = op.schema().arguments().size();
-  bool is_repeated = c10::impl::TorchDispatchModeTLS::stack_len() == 0;
-  for (std::size_t i = 0; i < num_given; ++i) {
+  bool is_repeated = is_on && c10::impl::TorchDispatchModeTLS::stack_len() == 0;
+  for (std::size_t i = 0; is_repeated && i < num_given; ++i) {
     const c10::IValue& value = torch::jit::peek(*stack, i, num_given);
-    is_repeated = is_repeated && (!value.isTensor() || is_plain(value.toTensor())) &&
-                  !value.isSymInt();
+    is_repeated = !value.isTensor() || is_plain(value.toTensor());
   }
-  if (!is_repeated) return op.callBoxed(stack);
+  if (!is_repeated) return on_cpu.callBoxed(op, keys, stack);
   Repetition repetition(op, *stack, num_given);
   try {
-    op.callBoxed(stack);
+    on_cpu.callBoxed(op, keys, stack);
   } catch (const c10::Error& error) {
     repetition.run({}, error.what_without_backtrace());
     throw;
@@ -177,15 +182,17 @@ void call_twice(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
 }  // namespace
 
 void repeat_ops(bool on) {
-  static const bool is_registered = [] {
-    auto* const all = new torch::Library(torch::Library::IMPL, "_", kMode, __FILE__, 1);
-    all->fallback(torch::CppFunction::makeFallthrough());
-    auto* const m = new torch::Library(torch::Library::IMPL, "slimgrad", kMode, __FILE__, 2);
-    for (const char* op : kOps)
+  if (cpu_kernels().empty()) {
+    auto* const m =
+        new torch::Library(torch::Library::IMPL, "slimgrad", c10::DispatchKey::CPU, __FILE__, 1);
+    for (const char* const op : kOps) {
+      const std::string name = std::string("slimgrad::") + op;
+      const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
+      cpu_kernels().emplace(name, handle.getComputedKernelForDispatchKey(c10::DispatchKey::CPU));
       m->impl(op, torch::CppFunction::makeFromBoxedFunction<&call_twice>());
-    return true;
-  }();
-  c10::impl::tls_set_dispatch_key_included(kMode, is_registered && on);
+    }
+  }
+  is_on = on;
 }
 
 std::map<std::string, std::int64_t> repeated_calls() {
