@@ -32,8 +32,8 @@ const std::vector<const char*> kOps = {
     "pack_saved",      "unpack_saved",      "invertible_backward", "invertible_backward_",
     "pack_exact",      "unpack_exact"};
 // Their results have sizes, or their plans numbers, that the host has to know.
-const std::set<std::string> kWaits = {"slimgrad::compress_gradient",
-                                      "slimgrad::compress_gradient_", "slimgrad::pack_exact"};
+const std::set<std::string> kWaits = {"slimgrad::compress_gradient", "slimgrad::compress_gradient_",
+                                      "slimgrad::pack_exact"};
 
 std::mutex mutex;
 std::map<std::string, std::int64_t> calls;
@@ -51,7 +51,8 @@ at::Tensor copied_to_device(const at::Tensor& x) {
   if (is_state(x)) return x.detach().clone();
   const auto num_bytes = static_cast<std::int64_t>(x.storage().nbytes());
   const c10::Device device(type, 0);
-  const at::Tensor bytes = at::empty({num_bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+  const at::Tensor bytes =
+      at::empty({num_bytes}, at::TensorOptions().dtype(at::kByte).device(device));
   if (num_bytes > 0) {
     const Opened opened;
     std::memcpy(bytes.mutable_data_ptr(), x.storage().data(), x.storage().nbytes());
@@ -120,8 +121,9 @@ class Repetition {
       own_error = thrown.what_without_backtrace();
     }
     at::Generator(at::detail::getDefaultCPUGenerator()).set_state(after);
-    TORCH_CHECK(expected_part(own_error) == expected_part(error), name_, " on the test device: expected ",
-                error.value_or("no error"), ", got ", own_error.value_or("no error"));
+    TORCH_CHECK(expected_part(own_error) == expected_part(error), name_,
+                " on the test device: expected ", error.value_or("no error"), ", got ",
+                own_error.value_or("no error"));
     if (!kWaits.contains(name_))
       TORCH_CHECK(counts.waits == waits && counts.copies_to_host == copies, name_,
                   " waited for the test device");

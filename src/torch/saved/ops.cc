@@ -68,7 +68,7 @@ at::Tensor empty_result(const char* op, at::IntArrayRef size, at::IntArrayRef st
 }  // namespace
 
 at::Tensor packed_saved(const at::Tensor& x, std::int64_t bits, std::int64_t group,
-                          std::string_view rounding, std::int64_t seed, std::int64_t number) {
+                        std::string_view rounding, std::int64_t seed, std::int64_t number) {
   check_float_dtype(x, "pack_saved");
   const saved::Format format = saved_format("pack_saved", bits, group, rounding);
   const at::Tensor dense = dense_like_result(x);
@@ -77,7 +77,9 @@ at::Tensor packed_saved(const at::Tensor& x, std::int64_t bits, std::int64_t gro
       at::empty({static_cast<std::int64_t>(saved::num_words(num_values, format))},
                 at::TensorOptions(x.device()).dtype(at::kInt));
   if (!x.is_cpu()) {
-    pack_saved_on_device(dense, format, derive_seed(static_cast<std::uint64_t>(seed), {static_cast<std::uint64_t>(number)}), words);
+    pack_saved_on_device(
+        dense, format,
+        derive_seed(static_cast<std::uint64_t>(seed), {static_cast<std::uint64_t>(number)}), words);
     return words;
   }
   with_element_type(x.scalar_type(), [&]<typename T>() {
@@ -89,7 +91,7 @@ at::Tensor packed_saved(const at::Tensor& x, std::int64_t bits, std::int64_t gro
 }
 
 at::Tensor unpacked_saved(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
-                            at::ScalarType dtype, std::int64_t bits, std::int64_t group) {
+                          at::ScalarType dtype, std::int64_t bits, std::int64_t group) {
   check_restored("unpack_saved", packed, at::kInt, dtype);
   const saved::Format format = saved_format("unpack_saved", bits, group, "nearest");
   const at::Tensor result = empty_result("unpack_saved", size, stride, dtype, packed.device());
@@ -153,7 +155,7 @@ at::Tensor packed_exact(const at::Tensor& x, bool only_masks) {
 }
 
 at::Tensor unpacked_exact(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
-                            at::ScalarType dtype) {
+                          at::ScalarType dtype) {
   check_restored("unpack_exact", packed, at::kByte, dtype);
   const at::Tensor result = empty_result("unpack_exact", size, stride, dtype, packed.device());
   if (!packed.is_cpu()) {
