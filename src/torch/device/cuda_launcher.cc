@@ -12,7 +12,7 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-// What cuda.h declares, as far as it is used: CUDA's ABI since 12.0.
+// What CUDA's own header declares, as far as it is used: an ABI since CUDA 12.0.
 using Result = int;  // CUresult
 constexpr Result kSuccess = 0;
 
