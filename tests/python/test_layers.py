@@ -134,9 +134,9 @@ def test_kernels_do_not_allocate(file):
 
 # The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
 # What runs between processes has a room in `runtime` alone; the Python package and its tests call
-# it as torch does, `distributed`.
+# it as torch does, `distributed`. What starts kernels of devices has a room in `torch` alone.
 ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "saved", "compress"}
-ROOMS |= {"exchange"}
+ROOMS |= {"exchange", "device"}
 
 
 def test_layers_have_the_same_rooms():

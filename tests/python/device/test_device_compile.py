@@ -52,9 +52,9 @@ def test_inductor_lowers_for_cuda(name):
 
     with FakeTensorMode() as mode:
         x = torch.empty(16, 48, device="cuda")
-        traced = make_fx(
-            function, tracing_mode="fake", decomposition_table=select_decomp_table()
-        )(x)
+        traced = make_fx(function, tracing_mode="fake", decomposition_table=select_decomp_table())(
+            x
+        )
         graph = GraphLowering(traced)
         with V.set_graph_handler(graph), V.set_fake_mode(mode):
             graph.run(x)

@@ -139,9 +139,7 @@ def test_packing_exactly_waits_once(device):
         with testdevice.strict():
             back = ops.unpack_exact(packed, given.shape, given.stride(), given.dtype)
         assert same(back.cpu(), given)
-        assert same(
-            ops.unpack_exact(packed.cpu(), given.shape, given.stride(), given.dtype), given
-        )
+        assert same(ops.unpack_exact(packed.cpu(), given.shape, given.stride(), given.dtype), given)
 
 
 def test_large_tensors_are_sampled_alike(device):
