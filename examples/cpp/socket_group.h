@@ -110,7 +110,7 @@ class SocketBackend : public c10d::Backend {
     ::close(listener);
   }
   ~SocketBackend() override {
-    for (auto& [rank, peer] : peers_) shutdown(peer.connection, SHUT_RDWR);
+    for (auto& [rank, peer] : peers_) ::shutdown(peer.connection, SHUT_RDWR);
     for (auto& [rank, peer] : peers_) {
       peer.reader.join();
       ::close(peer.connection);
