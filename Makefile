@@ -1,6 +1,6 @@
 # The two commands of the README, and what developers type. Every target sets up what it needs.
 .PHONY: help demo test check test-cpp test-python test-clients build wheel test-wheel check-sdist check-torch-builds \
-        check-clang check-arm64 bench bench-distributed results lint format asan asan-torch tsan-torch fuzz setup setup-build clean
+        check-clang check-arm64 check-device bench bench-distributed results lint format asan asan-torch tsan-torch fuzz setup setup-build clean
 .DEFAULT_GOAL := build
 
 PYTHON := .venv/bin/python
@@ -40,7 +40,7 @@ build: setup ## Build everything and install the Python package into .venv
 
 test: test-cpp test-python ## Build once, run the C++ and the Python tests
 
-check: lint asan test-wheel ## Layout and types; the core under sanitizers and fuzzers; the wheel
+check: lint asan check-device test-wheel ## Layout and types; the core under sanitizers and fuzzers; GPU code; the wheel
 
 test-cpp: build
 	ctest --preset release
@@ -48,6 +48,7 @@ test-cpp: build
 # A file a core; threads that wait do not spin, or two programs with two threads would stand in each other's way.
 test-python: build
 	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile
+	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile --device
 
 test-clients: build ## Tests with the packages that users bring (requirements-clients.txt, -flower.txt)
 	@scripts/setup clients
@@ -77,6 +78,12 @@ fuzz: setup ## Feed damaged payloads and containers to the decoder for FUZZ_SECO
 	$(call configure,asan)
 	cmake --build --preset asan --target slimgrad-payload-fuzz slimgrad-container-fuzz
 	scripts/fuzz $(FUZZ_SECONDS)
+
+# Without nvcc or clang it says so, and looks at what there is. AMD's GPUs are compiled for, and not supported.
+check-device: build ## Compile the kernels for GPUs, and look at their code and what it takes
+	cmake --build --preset release --target slimgrad-device-code
+	if cmake --build --preset release --target help | grep -q slimgrad-device-amd; then cmake --build --preset release --target slimgrad-device-amd; fi
+	$(PYTHON) -m pytest -q tests/device -rs
 
 wheel: build ## A wheel in dist/ that needs nothing but torch, glibc and libstdc++
 	scripts/make-wheel

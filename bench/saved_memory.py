@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from bench.saved_models import WAYS, Training, networks
+from bench.saved_models import COMPILED_WAYS, WAYS, Training, networks
 
 THRESHOLD = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 MIB = 1 << 20
@@ -141,7 +141,7 @@ def largest_batch(name: str, way: str, quick: bool, within: float) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.saved_memory")
     parser.add_argument("network", choices=networks(True))
-    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("way", choices=[*WAYS, *COMPILED_WAYS])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--within", type=float, help="MiB beside what a process has between steps")
     parser.add_argument("--batch", type=int)

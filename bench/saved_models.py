@@ -1,4 +1,4 @@
-"""The networks of the suite `kept`, and the ways to train them in less memory.
+"""The networks of the suites `saved` and `compile`, and the ways to train them in less memory.
 
 A network is a module from inputs to its loss, so that what the loss keeps is counted, too. Its
 blocks are what a user would checkpoint.
@@ -26,6 +26,17 @@ WAYS = [
         for bits in ("8", "4", "2", "exact")
         for more in ("", ", activations=3")
     ],
+]
+
+
+# The same in compiled graphs, for the suite `compile`.
+COMPILED = "torch.compile"
+COMPILED_WAYS = [
+    COMPILED,
+    *[f"{COMPILED}, budget {budget}" for budget in (0.5, 0.2)],
+    f"{COMPILED}, torch.utils.checkpoint",
+    *[f"{COMPILED}, saved={bits}" for bits in (8, 4, 2)],
+    f"{COMPILED}, saved=4, activations=3",
 ]
 
 
@@ -248,7 +259,7 @@ def checkpoint_blocks(model: nn.Module) -> None:
         model.blocks[i] = Checkpointed(block)
 
 
-def _with_budget(model: nn.Module, budget: float) -> Callable:
+def _compiled(model: nn.Module, budget: float) -> Callable:
     import torch._functorch.config as config
 
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
@@ -257,7 +268,7 @@ def _with_budget(model: nn.Module, budget: float) -> Callable:
         with config.patch(activation_memory_budget=budget):
             return compiled(*inputs)
 
-    return run
+    return run if budget < 1 else compiled
 
 
 class Training:
@@ -271,18 +282,22 @@ class Training:
         self.way = way
         self.model = network.make()
         self.call: Callable = self.model
-        if way == "torch.utils.checkpoint":
+        self.inner = way.removeprefix(COMPILED).removeprefix(", ")  # what is compiled
+        budget = 1.0
+        if self.inner.startswith("budget"):
+            budget = float(self.inner.split()[-1])
+        elif self.inner == "torch.utils.checkpoint":
             checkpoint_blocks(self.model)
-        elif way.startswith("torch.compile"):
-            self.call = _with_budget(self.model, float(way.split()[-1]))
-        elif way != "torch":
+        elif self.inner not in ("", "torch"):
             sg.compress(self.model, seed=0, **self.options())
+        if way.startswith(COMPILED):
+            self.call = _compiled(self.model, budget)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         self.inputs = network.inputs(network.batch)
 
     def options(self) -> dict:
         """What compress() is given: the way's own words."""
-        pairs = (part.split("=") for part in self.way.split(", "))
+        pairs = (part.split("=") for part in self.inner.split(", "))
         return {name: int(value) if value.isdigit() else value for name, value in pairs}
 
     def of_batch(self, batch: int) -> None:

@@ -96,6 +96,7 @@ struct SavedTally {
   struct Count {
     std::int64_t tensors = 0;
     std::size_t plain_bytes = 0, bytes = 0;
+    Count& operator+=(const Count& other);
   };
   std::map<std::string_view, Count> packed;  // by what they became: "4 bits", "exact", ...
   std::map<std::string_view, Count> left;    // by why they stayed as they are
@@ -116,6 +117,7 @@ class SavedTensors {
                         std::optional<std::uint64_t> seed = std::nullopt,
                         std::int64_t min_elements = 4096, std::uint64_t stream = 0,
                         std::string called = "SavedTensors");
+  ~SavedTensors();
   SavedTensors(const SavedTensors&) = delete;
   SavedTensors& operator=(const SavedTensors&) = delete;
 
@@ -127,6 +129,9 @@ class SavedTensors {
   static void check_state(const at::Tensor& state);
 
   const SavedOptions& options() const { return options_; }  // with the group that is used
+  // The memory of the state itself, which graphs of torch.compile take as an input and write.
+  const at::Tensor& draws() const { return draws_; }
+  std::uint64_t stream() const;
   SavedTally tally() const;
 
   // What hooks of autograd call: x as it will be held. saved_by: what only Python sees, in the
@@ -141,6 +146,9 @@ class SavedTensors {
   // place of the guard. The tally begins anew, unless this thread is between the two already.
   void begin(std::optional<std::uint64_t> stream = std::nullopt);
   void end();
+  // What a graph of torch.compile saves, which runs. is_first: of the graphs of a pass; the tally
+  // begins anew, unless this thread is between begin() and end().
+  void add_graph(const SavedTally& saved, bool is_first);
 
  private:
   // A piece of memory, as no other can be while a weak reference to its storage is held.
@@ -164,7 +172,10 @@ class SavedTensors {
   const std::int64_t min_elements_;
   const std::string called_;
   mutable std::mutex mutex_;  // guards what follows
-  std::uint64_t seed_, stream_, number_ = 0;
+  std::uint64_t& seed() const { return static_cast<std::uint64_t*>(draws_.mutable_data_ptr())[0]; }
+  std::uint64_t& number() const { return static_cast<std::uint64_t*>(draws_.mutable_data_ptr())[1]; }
+  at::Tensor draws_;  // int64: the seed, and how many tensors were rounded
+  std::uint64_t stream_;
   SavedTally tally_;
   std::shared_ptr<runtime::SavedPass> pass_;
   KnownWords known_;  // what is packed

@@ -128,13 +128,30 @@ struct RandomStream {
   // Whether an event of the given probability happens to the element. `scaled` is the probability
   // times 2^16, which is exact in float. REQUIRES: 0 <= scaled <= 2^16.
   constexpr bool happens_scaled(std::uint64_t element, float scaled) const {
+    return decides(draw(element), element, scaled);
+  }
+
+  // The same where r, which is draw(element), is known.
+  constexpr bool decides(std::uint32_t r, std::uint64_t element, float scaled) const {
     const auto leading = static_cast<std::uint32_t>(scaled);
-    const std::uint32_t r = draw(element);
     if (r != leading) return r < leading;
     const float rest = scaled - static_cast<float>(leading);
     return refinement(element) < static_cast<std::uint64_t>(rest * 0x1p63f);
   }
 
+  constexpr bool happens(std::uint64_t element, float probability) const {
+    return happens_scaled(element, probability * 0x1p16f);
+  }
+};
+
+// A stream at one element whose r was drawn before, together with those of its neighbours.
+struct DrawnStream {
+  const RandomStream& random;
+  std::uint32_t r;
+
+  constexpr bool happens_scaled(std::uint64_t element, float scaled) const {
+    return random.decides(r, element, scaled);
+  }
   constexpr bool happens(std::uint64_t element, float probability) const {
     return happens_scaled(element, probability * 0x1p16f);
   }

@@ -52,7 +52,7 @@ constexpr std::size_t packed_bytes(std::size_t num_values, int bits) {
 constexpr std::size_t rows_per_word(int bits) { return 32 / static_cast<std::size_t>(bits); }
 
 // One code of a block, read from its words: the drawing above as a function. The kernels read and
-// write whole rows; this is what they are tested against.
+// write whole rows; this and set_code() are what they are tested against.
 // REQUIRES: row < kNumRows, column < kNumColumns, 1 <= bits <= kMaxBits.
 constexpr std::uint32_t code_at(const std::uint32_t* block, std::size_t row, std::size_t column,
                                 int bits) {
@@ -64,6 +64,19 @@ constexpr std::uint32_t code_at(const std::uint32_t* block, std::size_t row, std
   }
   const std::size_t rows = rows_per_word(bits);
   return word(row / rows) >> static_cast<std::size_t>(bits) * (row % rows) & mask;
+}
+
+// Puts a code where code_at() finds it. REQUIRES: as above, and its bits are zero so far.
+constexpr void set_code(std::uint32_t* block, std::size_t row, std::size_t column, int bits,
+                        std::uint32_t code) {
+  std::uint32_t* const words = block + column;
+  if (bits == 3 && row >= 30) {
+    const std::uint32_t tops = code << 3 * (row - 30);
+    for (std::size_t w = 0; w < 3; ++w) words[w * kNumColumns] |= (tops >> 2 * w & 3u) << 30;
+    return;
+  }
+  const std::size_t rows = rows_per_word(bits);
+  words[row / rows * kNumColumns] |= code << static_cast<std::size_t>(bits) * (row % rows);
 }
 
 static_assert(packed_bytes(0, 3) == 0 && packed_bytes(1, 3) == 192 && packed_bytes(512, 3) == 192);

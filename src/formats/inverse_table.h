@@ -16,6 +16,7 @@
 #define SLIMGRAD_FORMATS_INVERSE_TABLE_H_
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -44,6 +45,23 @@ struct InverseTable {
   std::array<float, 4 * kNumPieces> coefficients =
       {};  // c0 + f (c1 + f (c2 + f c3)), piece by piece
 };
+
+// The slope at the input whose output is y: the specification. NaN stays NaN.
+constexpr float slope_from_output(float y, bool is_right, const InverseTable& table) {
+  if (y != y) return y;
+  const bool is_tail = !is_right && -y < table.split;
+  const float w = is_tail ? -y : y - table.minimum;
+  if (w >= InverseTable::kLargest) return 1.0f;
+  if (!(w >= (is_tail ? InverseTable::kSmallestV : InverseTable::kSmallestU))) return 0.0f;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(w);
+  const std::int32_t offset = is_right  ? InverseTable::kRightOffset
+                              : is_tail ? InverseTable::kTailOffset
+                                        : InverseTable::kNearOffset;
+  const std::int32_t piece = static_cast<std::int32_t>(bits >> InverseTable::kPieceShift) + offset;
+  const float f = std::bit_cast<float>((bits & 0xfffffu) << 3 | 0x3f800000u) - 1.0f;
+  const float* c = table.coefficients.data() + 4 * piece;
+  return c[0] + f * (c[1] + f * (c[2] + f * c[3]));
+}
 
 }  // namespace slimgrad
 

@@ -118,6 +118,32 @@ constexpr Scale make_scale(float minimum, float maximum, float least_positive, i
           .first = has_zeros ? kOne : 0};
 }
 
+// What make_scale() asks of a group. Ranges are joined in any order: of zeros the sign may differ,
+// which no scale sees.
+struct Range {
+  float minimum, maximum;
+  float least_positive;  // 0: there is none
+  bool is_finite;
+
+  constexpr explicit Range(float x)
+      : minimum(x),
+        maximum(x),
+        least_positive(x > 0.0f ? x : 0.0f),
+        is_finite(internal::is_finite(x)) {}
+  constexpr void join(const Range& other) {
+    minimum = std::min(minimum, other.minimum);
+    maximum = std::max(maximum, other.maximum);
+    least_positive = lesser_positive(least_positive, other.least_positive);
+    is_finite = is_finite && other.is_finite;
+  }
+  static constexpr float lesser_positive(float x, float y) {
+    return y > 0.0f && !(x > 0.0f && x <= y) ? y : x;
+  }
+  constexpr Scale scale(int bits) const {
+    return is_finite ? make_scale(minimum, maximum, least_positive, bits) : Scale{};
+  }
+};
+
 // The code of x. r: 16 random bits, or 2^15 for the nearest. REQUIRES: x belongs to the group.
 constexpr std::uint32_t code_of(float x, const Scale& scale, std::uint32_t r, int bits) {
   if (scale.is_bad() || (scale.first != 0 && x == 0.0f)) return 0;

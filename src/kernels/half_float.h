@@ -9,6 +9,7 @@
 
 #include <slimgrad/half.h>
 
+#include "formats/value_types.h"
 #include "kernels/magnitude.h"
 
 namespace slimgrad::kernels {
@@ -78,6 +79,14 @@ constexpr Float16Bits from_float(float x) {
   if (magnitude >= 143u << 23)
     return {static_cast<std::uint16_t>((bits & kSignMask) >> 16 | 0x7c00u)};
   return from_float_bits<Float16Bits>(bits);
+}
+
+// The same for 16-bit types but for what is too large, which becomes the largest number.
+template <typename T>
+constexpr T from_float_in_range(float x) {
+  if constexpr (sizeof(T) == 2)
+    x = x > kLargest<T> ? kLargest<T> : x < -kLargest<T> ? -kLargest<T> : x;
+  return from_float<T>(x);
 }
 
 }  // namespace slimgrad::kernels

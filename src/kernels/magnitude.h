@@ -39,6 +39,13 @@ constexpr double magnitude_value(std::uint32_t bits) {
   return static_cast<double>(std::bit_cast<float>(bits));
 }
 
+// The scale that gives the largest magnitude of an array the code of `largest_code`.
+constexpr float scale_of_maximum(std::uint32_t max_bits, double largest_code) {
+  if (max_bits == 0) return 1.0f;
+  const auto scale = static_cast<float>(magnitude_value(max_bits) / largest_code);
+  return scale < 0x1p-126f ? 0x1p-126f : scale;
+}
+
 }  // namespace slimgrad::kernels
 
 #endif  // SLIMGRAD_KERNELS_MAGNITUDE_H_

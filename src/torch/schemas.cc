@@ -103,6 +103,12 @@ TORCH_LIBRARY(slimgrad, m) {
       "inspect(Tensor payload) "
       "-> (str, str, int[], float, int[], str, float[], str)");
 
+  // The symbols of mode "uniform", packed, on devices with kernels (torch/coding/uniform_device.h).
+  m.def("_pack_uniform(Tensor x, int bits, bool is_stochastic, int seed) -> (Tensor, Tensor)");
+  m.def(
+      "_unpack_uniform_(Tensor packed, Tensor largest, int bits, bool is_added, Tensor(a!) out) "
+      "-> ()");
+
   // Files of payloads (torch/coding/files.cc). file_parts: the bytes of a file with these tensors,
   // its index first; metadata are keys and values in turn, options those of encode. load_file: one
   // tensor more than names if the file is a single payload.
@@ -144,6 +150,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, str objective, str method, float cap, "
       "int[] target_layers=[], float[] target_cosines=[]) -> ()");
+  m.def("enter_gate_(Tensor(a!) group, str name) -> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
   // How a sparse layer does its two products, as one tensor of its state; slimgrad::GateGroup
@@ -183,6 +190,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("_kernel_sets() -> (str, str[], str[])");
   m.def("_select_kernel_set(str name) -> ()");
   m.def("_build_facts() -> (str, bool, bool)");
+  m.def("_device_kernels() -> (bool, bool)");  // whether they are built in, and wanted
 
   // What backward keeps. pack_saved packs with a few bits a value, into int32 words
   // (formats/saved.h) whose draws are those of `number` among all of a seed; group 0 is the default
@@ -194,6 +202,15 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "unpack_saved(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype, int bits, "
       "int group) -> Tensor");
+  // For graphs of torch.compile, where a seed is a tensor: begin_saved_ draws one for a run of a
+  // graph from the state of a SavedTensors, draw_saved from that of the thread. saved: what the
+  // graph saves (runtime/saved/graphs.h). What pack_saved_in_graph cannot pack, because it holds
+  // NaN or Inf, is held beside the words, and unpack_saved returns it.
+  m.def("begin_saved_(Tensor(a!) draws, int stream, str saved='') -> Tensor");
+  m.def("draw_saved(str saved) -> Tensor", {at::Tag::nondeterministic_seeded});
+  m.def(
+      "pack_saved_in_graph(Tensor x, Tensor seed, int number, int bits, int group, str rounding) "
+      "-> Tensor");
   m.def("pack_exact(Tensor x, bool only_masks=False) -> Tensor");
   m.def("unpack_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");
 

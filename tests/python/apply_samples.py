@@ -50,5 +50,5 @@ def same(a, b):
     assert a.dtype == b.dtype and a.shape == b.shape
     strides = [(i, j) for n, i, j in zip(a.shape, a.stride(), b.stride(), strict=True) if n > 1]
     assert a.numel() == 0 or all(i == j for i, j in strides)
-    integer = {4: torch.int32, 2: torch.int16, 1: torch.uint8}[a.element_size()]
+    integer = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[a.element_size()]
     return torch.equal(a.contiguous().view(integer), b.contiguous().view(integer))

@@ -16,7 +16,7 @@ class Left:
     COMPILED = "saved by a graph of torch.compile, which does not say what it needs exactly"
     TRACED = "under a TorchDispatchMode, which may be a trace with tensors without values"
     TYPE = "masks, indices and other types than float32, bfloat16, float16"
-    SUBCLASS = "tensor subclasses, sparse tensors, other devices than the CPU"
+    SUBCLASS = "tensor subclasses, sparse tensors, devices without kernels"
     SMALL = "small"
     EXPANDED = "expanded: elements share their memory"
     CHECKPOINT = "inputs of checkpointed parts: recomputing needs every bit"
@@ -24,6 +24,8 @@ class Left:
     EXCLUDED = "excluded"
     LOGARITHM = "log-softmax of 16 bits: backward takes its exponential"
     DENSE = "no zeros to leave out"
+    SOFTMAX = "read by softmax or log-softmax in a compiled backward pass"
+    EXACT_GRAPH = "in a compiled graph, where exact packing has no size of its own"
 
 
 class Block(nn.Module):

@@ -67,8 +67,7 @@ class StateHolder(nn.Module):
 class _GateInGraph(torch.autograd.Function):
     """ops.gradient_gate for graphs of torch.compile, in which backward may write a plan that
     another forward pass has kept: two passes before one backward, as siamese networks have them.
-    What is saved as an attribute has no version to compare. Not for graphs that look at all plans,
-    whose own new ones would be kept: there torch refuses the second pass."""
+    What is saved as an attribute has no version to compare."""
 
     @staticmethod
     def forward(ctx, x, plan, stats, stream):
@@ -99,7 +98,6 @@ class GradientGate(StateHolder):
         self.is_input = False  # whether it is that of an input's product
         self.name = ""  # in:
         self.between_steps: Gates | None = None
-        self.leads = False  # whether a graph of torch.compile that it is in looks at all gates
 
     def enter(self) -> None:
         """Called in every forward pass of the layer, whether there will be a gradient or not."""
@@ -107,11 +105,13 @@ class GradientGate(StateHolder):
             self.between_steps.enter(self)
 
     @torch.compiler.assume_constant_result
-    def stand_for_leader(self) -> bool:
-        """Called while torch.compile traces, not by its graphs, which guard on ``leads``."""
-        assert self.between_steps is not None
-        self.leads = self.between_steps.elects(self)
-        return self.leads
+    def prepare_trace(self) -> bool:
+        """Called while torch.compile traces, not by its graphs."""
+        gates = self.between_steps
+        assert gates is not None
+        if gates.handle is None:
+            gates.handle = gates.group.handle()
+        return True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if records_plain_model():
@@ -131,8 +131,7 @@ class GradientGate(StateHolder):
 
     def _gate(self, x: torch.Tensor) -> torch.Tensor:
         stream = current_stream(self.stream)
-        looks = self.between_steps is not None
-        if torch.compiler.is_compiling() and not looks:
+        if torch.compiler.is_compiling():
             return _GateInGraph.apply(x, self.plan, self.stats, stream)
         return ops.gradient_gate(x, self.plan, self.stats, stream)
 

@@ -242,7 +242,10 @@ def _saved(saved: SavedModules | None, width: int) -> list[str]:
     where = "" if list(saved.packing) == [""] else f" in {', '.join(fold(saved.packing))}"
     lines = wrapped(f"saved for backward{where}: {saved.in_words()}", width)
     if not tally.packed and not tally.left:
-        why = "no forward pass with gradients yet; of one that torch.compile runs none is packed"
+        why = (
+            "no forward pass with gradients yet; of one that torch.compile runs with another "
+            "backend than inductor none is packed"
+        )
         return lines + wrapped(f"  {why}", width, INDENT)
     sizes = f"{_bytes(tally.plain_bytes)} are {_bytes(tally.bytes)}"
     lines += wrapped(f"  packed, {tally.packed} tensors: {sizes}", width, INDENT)

@@ -6,19 +6,12 @@ sg.distributed.all_reduce(tensors, codec="lossless")     # in place, a sum
 
 from .auto import Choice
 from .boundary import StageBoundary, StageInput, StageOutput
+from .calls import BoundaryError, ExchangeError
 from .codec import CODECS, Codec
-from .collectives import (
-    ExchangeError,
-    Handle,
-    all_gather,
-    all_reduce,
-    broadcast,
-    reduce_scatter,
-)
+from .collectives import Handle, all_gather, all_reduce, broadcast, reduce_scatter
 from .estimation import Estimate, estimate
 from .plan import Plan
 from .registration import register
-from .stage_link import BoundaryError
 
 __all__ = [
     "CODECS",

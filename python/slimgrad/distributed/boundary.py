@@ -7,76 +7,149 @@
 
 Activations go forward, as they are, without loss, or in few bits. The neural gradient comes back
 through a gate, as compress() would put one there, and coded, so that what is trained is what one
-process with the same gate trains, to the bit: StageBoundary is that process's.
+process with the same gate trains, to the bit: StageBoundary is that process's. The library codes,
+sends and receives (<slimgrad/stages.h>); here are the modules.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import atexit
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from .._library import ops
-from .._support import current_stream
+from .._library import classes
+from .._support import check_stream, current_stream, fresh_seed, in_the_name_of
+from ..compression.compress import gate_options
 from ..compression.gate import GradientGate
-from ..tensors.coding import PayloadError
-from .frames import ACTIVATION, GRADIENT, Header, tensor_of
-from .stage_link import Link
-from .treatments import (
-    Gradients,
-    activation_frame,
-    boundary_gate,
-    gradient_frame,
-    parse_activations,
-)
+from ..compression.gradients import LossScale, Prune, Quantize, parse_gradients
+from .calls import BoundaryError, call, group_of
 
 # Differs from the tags of exchanges, and is unlikely to be used elsewhere.
 TAG = 0x5360
-CODINGS = ("coded", "packed")
+Gradients = str | Prune | Quantize | Iterable | None
 
 
-def check_coding(coding: str, op: str) -> bool:
+# ---- arguments ----------------------------------------------------------------------------------
+
+
+def is_packed(coding: str, op: str) -> bool:
     """Whether codes are packed rather than entropy coded."""
-    if coding not in CODINGS:
+    if coding not in ("coded", "packed"):
         raise ValueError(f"[{op}] expected coding to be 'coded' or 'packed', got {coding!r}")
     return coding == "packed"
 
 
-def _link(
-    peer: int, group: dist.ProcessGroup | None, tag: int, timeout: float | None, owner: str
-) -> Link:
-    world, rank = dist.get_world_size(group), dist.get_rank(group)
-    if isinstance(peer, bool) or not isinstance(peer, int) or not 0 <= peer < world or peer == rank:
+def activations_of(activations: str | None, op: str) -> str | None:
+    name = None if activations is None else str(activations)
+    call(classes.StageMessages.check_activations, name, op)
+    return name
+
+
+def boundary_gate(
+    gradients: Gradients,
+    op: str,
+    *,
+    seed: int | None = None,
+    stream: int | None = None,
+    refresh: int = 1,
+    warmup: int = 0,
+    schedule: Mapping[int, float] | None = None,
+    sample: int | None = None,
+    min_elements: int | None = None,
+) -> GradientGate | None:
+    """The gate that compress() would put there; None where gradients travel as they are."""
+    stream = check_stream(stream, op)
+    with in_the_name_of(op):
+        options = gate_options(refresh, warmup, sample, min_elements, schedule)
+        if gradients is None or gradients == "lossless":
+            return None
+        prune, quantize = parse_gradients(gradients)
+    if prune is not None and (prune.is_sparse or prune.allocation != "uniform"):
         raise ValueError(
-            f"[{owner}] expected the rank of another of the {world} processes, got {peer!r} in "
-            f"rank {rank}"
+            f"[{op}] expected a Prune(sparsity) that needs nothing but the gradient itself, got "
+            f"{prune!r}"
         )
-    if timeout is not None and not 0 < timeout < math.inf:
-        raise ValueError(f"[{owner}] expected timeout to be seconds > 0 or None, got {timeout!r}")
-    return Link(peer, group, tag, timeout, owner)
+    if quantize is not None and isinstance(quantize.scale, LossScale) and quantize.scale.dynamic:
+        raise ValueError(f"[{op}] expected a scale of the gradient's own, got {quantize.scale!r}")
+    if schedule is not None and prune is None:
+        raise ValueError(f"[{op}] expected a schedule with Prune, got {gradients!r}")
+    for part in (prune, quantize):
+        if part is not None:
+            options |= part._options()
+    return GradientGate(stream=stream, seed=fresh_seed(seed, op), **options)
+
+
+def gradient_arguments(gate: GradientGate | None, gradients: Gradients) -> tuple:
+    """How a gradient is sent, as the library takes it: a gate compresses it on the way."""
+    if gate is None:
+        return gradients == "lossless", None, None, 0
+    return False, gate.plan, gate.stats, current_stream(gate.stream)
+
+
+# ---- both ends ----------------------------------------------------------------------------------
+
+_open: weakref.WeakSet[_End] = weakref.WeakSet()
+
+
+@atexit.register
+def _flush_all() -> None:
+    for end in list(_open):
+        with suppress(BoundaryError):
+            end.flush()
 
 
 class _End(nn.Module):
-    """Shared by both ends of a boundary."""
+    """Shared by both ends of a boundary. A copy, or one from a pickle, starts a boundary of its
+    own, in the default group."""
 
-    link: Link
     _SENDS: str
     _RECEIVES: str
 
+    def _connect(self, peer: int, group: dist.ProcessGroup | None, *settings: Any) -> None:
+        """settings: as the library takes them after the peer."""
+        op = type(self).__name__
+        if isinstance(peer, bool) or not isinstance(peer, int):
+            raise ValueError(
+                f"[{op}] expected the rank of another of the {dist.get_world_size(group)} "
+                f"processes, got {peer!r} in rank {dist.get_rank(group)}"
+            )
+        self._settings = (peer, *settings)
+        self._link = self._new_link(group)
+
+    def _new_link(self, group: dist.ProcessGroup | None = None) -> Any:
+        op = type(self).__name__
+        name = group_of(group, op).group_name
+        _open.add(self)
+        return call(getattr(classes, op), name, *self._settings)
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_link": None}
+
+    @property
+    def link(self) -> Any:
+        """The library's."""
+        if self._link is None:
+            self._link = self._new_link()
+        return self._link
+
     def report(self) -> dict[str, dict[str, int]]:
         """Messages and bytes on the wire, headers included, and what they would be plainly."""
+        numbers = {self._SENDS: self.link.sent(), self._RECEIVES: self.link.received()}
         return {
-            self._SENDS: self.link.sent.as_dict(),
-            self._RECEIVES: self.link.received.as_dict(),
+            way: dict(zip(("messages", "bytes", "plain_bytes"), counted, strict=True))
+            for way, counted in numbers.items()
         }
 
     def flush(self) -> None:
         """Returns when the other process has taken all that was sent."""
-        self.link.flush()
+        call(self.link.flush)
 
 
 # ---- the end of a stage -------------------------------------------------------------------------
@@ -85,14 +158,14 @@ class _End(nn.Module):
 class _Send(torch.autograd.Function):
     @staticmethod
     def forward(ctx, y, output):
-        ctx.output, ctx.device = output, y.device
-        ctx.serial = output._send(y, wants_gradient=ctx.needs_input_grad[0])
+        ctx.link, ctx.device = output.link, y.device
+        ctx.number = call(ctx.link.send, y.detach(), ctx.needs_input_grad[0])
         return torch.zeros((), device=y.device)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, _grad):
-        return ctx.output._receive(ctx.serial).to(ctx.device), None
+        return call(ctx.link.receive, ctx.number).to(ctx.device), None
 
 
 class StageOutput(_End):
@@ -124,51 +197,12 @@ class StageOutput(_End):
         timeout: float | None = None,
     ):
         super().__init__()
-        self.mode, self.bits = parse_activations(activations, "StageOutput")
-        self.packed = check_coding(coding, "StageOutput")
-        self.link = _link(to, group, tag, timeout, "StageOutput")
-        self._next = 0
-        self._expected: dict[int, Header] = {}  # what went out and has no gradient yet
-        self._early: dict[int, torch.Tensor] = {}  # gradients that were not yet asked for
+        name = activations_of(activations, "StageOutput")
+        self._connect(to, group, name, is_packed(coding, "StageOutput"), tag, timeout)
 
     @torch.compiler.disable
     def forward(self, y: torch.Tensor) -> torch.Tensor:
         return _Send.apply(y, self)
-
-    def _send(self, y: torch.Tensor, wants_gradient: bool) -> int:
-        serial, self._next = self._next, self._next + 1
-        frame = activation_frame(y, serial, self.mode, self.bits, self.packed, wants_gradient)
-        self.link.send(frame)
-        if wants_gradient:
-            self._expected[serial] = frame[0]
-        return serial
-
-    def _receive(self, serial: int) -> torch.Tensor:
-        """The gradient of microbatch ``serial``; others that arrive before it are kept."""
-        if serial not in self._expected and serial not in self._early:
-            raise RuntimeError(
-                "[StageOutput] expected one backward pass for each token, got a second for token "
-                f"{serial}"
-            )
-        while serial not in self._early:
-            with self.link.refusing("gradient", serial):
-                header = self.link.receive()
-                self._check(header)
-                self._early[header.serial] = tensor_of(header, self.link.receive_body(header))
-            del self._expected[header.serial]
-        return self._early.pop(serial)
-
-    def _check(self, header: Header) -> None:
-        sent = self._expected.get(header.serial)
-        if header.kind != GRADIENT or sent is None:
-            waiting = ", ".join(map(str, sorted(self._expected)[:8]))
-            raise PayloadError(
-                f"expected the gradient of one of {waiting}, got {header.kind} {header.serial}"
-            )
-        if (header.shape, header.dtype) != (sent.shape, sent.dtype):
-            raise PayloadError(
-                f"expected {sent.describe()}, as the activation was, got {header.describe()}"
-            )
 
 
 # ---- the beginning of a stage -------------------------------------------------------------------
@@ -176,14 +210,15 @@ class StageOutput(_End):
 
 class _Receive(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, _anchor, stage_input, serial, received):
-        ctx.input, ctx.serial = stage_input, serial
+    def forward(ctx, _anchor, stage_input, number, received):
+        ctx.input, ctx.number = stage_input, number
         return received.pop()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        ctx.input._send(grad, ctx.serial)
+        how = gradient_arguments(ctx.input.gate, ctx.input.gradients)
+        call(ctx.input.link.send, grad, ctx.number, *how)
         return None, None, None, None
 
 
@@ -223,54 +258,20 @@ class StageInput(_End):
         **gate_options,
     ):
         super().__init__()
-        self.gradients = gradients
+        self.gradients, self.device = gradients, torch.device(device)
         self.gate = boundary_gate(gradients, "StageInput", **gate_options)
-        self.packed = check_coding(coding, "StageInput")
-        self.shape = None if shape is None else tuple(shape)
-        self.dtype, self.max_bytes, self.device = dtype, max_bytes, torch.device(device)
-        self.link = _link(source, group, tag, timeout, "StageInput")
-        self._next = 0
+        limits = None if shape is None else list(shape), dtype, max_bytes
+        packed = is_packed(coding, "StageInput")
+        self._connect(source, group, *limits, packed, tag, timeout)
 
     @torch.compiler.disable
     def forward(self) -> torch.Tensor:
-        with self.link.refusing("activation", self._next):
-            header = self.link.receive()
-            self._check(header)
-            x = tensor_of(header, self.link.receive_body(header)).to(self.device)
-        self._next += 1
-        if not header.wants_gradient:
+        x, number, wants_gradient = call(self.link.receive)
+        x = x.to(self.device)
+        if not wants_gradient:
             return x
         anchor = torch.zeros((), device=self.device, requires_grad=True)
-        return _Receive.apply(anchor, self, header.serial, [x])
-
-    def _send(self, grad: torch.Tensor, serial: int) -> None:
-        grad = compressed(grad, self.gate)
-        self.link.send(gradient_frame(grad, serial, self.gate, self.gradients, self.packed))
-
-    def _check(self, header: Header) -> None:
-        if header.kind != ACTIVATION or header.serial != self._next:
-            raise PayloadError(
-                f"expected activation {self._next}, got {header.kind} {header.serial}"
-            )
-        if header.plain_bytes > self.max_bytes:
-            raise PayloadError(
-                f"expected at most max_bytes={self.max_bytes}, got {header.describe()}: "
-                f"{header.plain_bytes} bytes"
-            )
-        fits = self.shape is None or (
-            len(self.shape) == len(header.shape)
-            and all(want in (-1, got) for want, got in zip(self.shape, header.shape, strict=True))
-        )
-        if not fits or (self.dtype is not None and self.dtype != header.dtype):
-            wanted = "any type" if self.dtype is None else str(self.dtype).removeprefix("torch.")
-            shape = "any shape" if self.shape is None else f"shape {list(self.shape)}"
-            raise PayloadError(f"expected {wanted} of {shape}, got {header.describe()}")
-
-
-def compressed(grad: torch.Tensor, gate: GradientGate | None) -> torch.Tensor:
-    if gate is None:
-        return grad
-    return ops.compress_gradient(grad, gate.plan, gate.stats, current_stream(gate.stream))
+        return _Receive.apply(anchor, self, number, [x])
 
 
 # ---- both in one process ------------------------------------------------------------------------
@@ -280,12 +281,12 @@ class _RoundTrip(torch.autograd.Function):
     """What arrives of activations in few bits; the identity in backward."""
 
     @staticmethod
-    def forward(ctx, x, mode, bits, packed):
-        return tensor_of(*activation_frame(x, 0, mode, bits, packed, True)).to(x.device)
+    def forward(ctx, x, activations, packed):
+        return call(classes.StageMessages.round_trip, x.detach(), activations, packed)
 
     @staticmethod
     def backward(ctx, grad):
-        return grad, None, None, None
+        return grad, None, None
 
 
 class StageBoundary(nn.Module):
@@ -301,11 +302,11 @@ class StageBoundary(nn.Module):
         **gate_options,
     ):
         super().__init__()
-        self.mode, self.bits = parse_activations(activations, "StageBoundary")
-        self.packed = check_coding(coding, "StageBoundary")
+        self.activations = activations_of(activations, "StageBoundary")
+        self.packed = is_packed(coding, "StageBoundary")
         self.gate = boundary_gate(gradients, "StageBoundary", **gate_options)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.mode in ("float", "uniform"):
-            x = _RoundTrip.apply(x, self.mode, self.bits, self.packed)
+        if self.activations not in (None, "lossless"):
+            x = _RoundTrip.apply(x, self.activations, self.packed)
         return x if self.gate is None else self.gate(x)

@@ -12,43 +12,22 @@ import torch.distributed as dist
 
 from .._library import classes
 from .._support import tensor_with_values
+from .calls import call, group_of
 from .codec import Codec, as_codec
 
-_MARK = "ExchangeError: "
 _SIGNALS = 0.2  # seconds between looks for Ctrl-C while waiting
 
 # As long as their groups: they count exchanges and keep buffers.
 _exchanges: weakref.WeakKeyDictionary[dist.ProcessGroup, Any] = weakref.WeakKeyDictionary()
 
 
-class ExchangeError(RuntimeError):
-    """An exchange that did not come to its end, on any rank: a rank is gone, failed, or sent
-    something else than was agreed."""
-
-
-def _call(method: Callable, *arguments: Any) -> Any:
-    try:
-        return method(*arguments)
-    except ValueError:
-        raise
-    except RuntimeError as error:
-        text = str(error).partition("\nException raised from ")[0]
-        if not text.startswith(_MARK):
-            raise
-        raise ExchangeError(text.removeprefix(_MARK)) from None
-
-
 def exchange_of(group: dist.ProcessGroup | None, op: str) -> Any:
     """The exchange of a group, made when it is first asked for."""
-    group = group if group is not None else dist.group.WORLD
-    if group is None:
-        raise ValueError(f"[{op}] expected init_process_group to have been called")
-    if not isinstance(group, dist.ProcessGroup):
-        raise ValueError(f"[{op}] expected a group that this rank belongs to, got another")
+    group = group_of(group, op)
     exchange = _exchanges.get(group)
     if exchange is None:
         ranks = dist.get_process_group_ranks(group)
-        exchange = _exchanges[group] = classes.Exchange(group.group_name, ranks)
+        exchange = _exchanges[group] = call(classes.Exchange, group.group_name, ranks)
     return exchange
 
 
@@ -59,7 +38,7 @@ class Handle:
         self._pending = pending
 
     def wait(self) -> None:
-        while not _call(self._pending.wait_for, _SIGNALS):
+        while not call(self._pending.wait_for, _SIGNALS):
             pass
 
     def is_completed(self) -> bool:
@@ -72,7 +51,7 @@ class Handle:
 
 
 def _start(async_op: bool, method: Callable, *arguments: Any) -> Handle | None:
-    handle = Handle(_call(method, *arguments))
+    handle = Handle(call(method, *arguments))
     if async_op:
         return handle
     handle.wait()
@@ -191,13 +170,10 @@ def broadcast(
     """Every rank's tensors become what rank ``src``'s are when decoded, also on ``src`` itself.
     ``src`` is a rank of the whole job, as torch's."""
     op = "broadcast"
-    exchange = exchange_of(group, op)
-    whole = group if group is not None else dist.group.WORLD
-    assert whole is not None  # or there would be no exchange
-    source = dist.get_group_rank(whole, src)
+    source = dist.get_group_rank(group_of(group, op), src)
     return _start(
         async_op,
-        exchange.broadcast,
+        exchange_of(group, op).broadcast,
         _tensors(tensors, op),
         _settings(codec, op),
         source,

@@ -1,4 +1,5 @@
-"""A stage for the schedules of torch.distributed.pipelining whose tensors travel as frames.
+"""A stage for the schedules of torch.distributed.pipelining whose tensors travel as messages of
+<slimgrad/stages.h>.
 
 torch's stages move tensors themselves: a schedule asks a stage for point-to-point operations, runs
 them together with those of other microbatches, and calls the stage to compute a chunk. torch has no
@@ -7,7 +8,7 @@ calls. They have no underscore, but torch does not document them: ``_METHODS`` l
 torch without one of them is refused when a stage is made. Nothing else of a stage is read or
 written: an operation says which tensor torch wants to send, or to have received.
 
-A receive is posted before the length of the frame is known, with room for the longest.
+A receive is posted before the length of the message is known, with room for the longest.
 Gloo delivers a shorter message into a longer buffer; backends that need equal sizes are refused.
 """
 
@@ -18,35 +19,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
+from .._library import classes
 from .._support import derive_seed, fresh_seed
 from ..compression.gate import GradientGate
 from ..tensors.coding import PayloadError
-from .boundary import check_coding, compressed
-from .frames import (
-    ACTIVATION,
-    GRADIENT,
-    HEADER_BYTES,
-    PAYLOAD_SLACK,
-    Frame,
-    header_bytes,
-    parse_header,
-    tensor_of,
-)
-from .stage_link import Traffic
-from .treatments import (
-    Gradients,
-    activation_frame,
-    boundary_gate,
-    gradient_frame,
-    parse_activations,
-)
+from .boundary import Gradients, activations_of, boundary_gate, gradient_arguments, is_packed
+from .calls import call
 
 _OP = "CompressedPipelineStage"
+ACTIVATION, GRADIENT = "activation", "gradient"
 _METHODS = (
-    "get_fwd_send_ops",  # the activations of a chunk, to be replaced by frames
-    "get_bwd_send_ops",  # the gradients of a chunk, to be replaced by frames
-    "get_fwd_recv_ops",  # the buffers of activations, to be replaced by room for frames
-    "get_bwd_recv_ops",  # the buffers of gradients, to be replaced by room for frames
+    "get_fwd_send_ops",  # the activations of a chunk, to be replaced by messages
+    "get_bwd_send_ops",  # the gradients of a chunk, to be replaced by messages
+    "get_fwd_recv_ops",  # the buffers of activations, to be replaced by room for messages
+    "get_bwd_recv_ops",  # the buffers of gradients, to be replaced by room for messages
     "forward_one_chunk",  # called when the activations of a chunk have arrived
     "backward_one_chunk",  # called when the gradients of a chunk have arrived
 )
@@ -80,36 +66,37 @@ class CompressedPipelineStage(PipelineStage):
         _check_torch()
         super().__init__(submodule, stage_index, num_stages, device, **kwargs)
         _check_backend(self.group)
-        self._mode = parse_activations(activations, _OP)
-        self._packed = check_coding(coding, _OP)
+        self._activations = activations_of(activations, _OP)
+        self._packed = is_packed(coding, _OP)
         self._gradients = gradients
         self._gate_options = dict(gate_options or {})
         self._seed = fresh_seed(seed, _OP)
         boundary_gate(gradients, _OP, seed=0, **self._gate_options)  # refuses early what it must
         self.gates = nn.ModuleList()
-        self.traffic = {name: Traffic() for name in ("activations", "gradients")}
+        counted = {"messages": 0, "bytes": 0, "plain_bytes": 0}
+        self._sent = {"activations": dict(counted), "gradients": dict(counted)}
         self._received: dict[tuple[str, int], list[tuple[int, torch.Tensor, torch.Tensor]]] = {}
 
     def report(self) -> dict[str, dict[str, int]]:
         """What this stage sent: messages, bytes on the wire, and what they would be plainly."""
-        return {name: traffic.as_dict() for name, traffic in self.traffic.items()}
+        return {name: dict(counted) for name, counted in self._sent.items()}
 
     # ---- sending --------------------------------------------------------------------------------
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         ops = super().get_fwd_send_ops(fwd_chunk_id)
+        how = self._activations, self._packed
         for op in ops:
-            frame = activation_frame(op.tensor, fwd_chunk_id, *self._mode, self._packed, True)
-            op.tensor = self._as_bytes(frame, "activations")
+            message = call(classes.StageMessages.activation, op.tensor.detach(), fwd_chunk_id, *how)
+            op.tensor = self._counted(message, op.tensor, "activations")
         return ops
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         ops = super().get_bwd_send_ops(bwd_chunk_id)
         for index, op in enumerate(ops):
-            gate = self._gate(index)
-            grad = compressed(op.tensor, gate)
-            frame = gradient_frame(grad, bwd_chunk_id, gate, self._gradients, self._packed)
-            op.tensor = self._as_bytes(frame, "gradients")
+            how = self._packed, *gradient_arguments(self._gate(index), self._gradients)
+            message = call(classes.StageMessages.gradient, op.tensor, bwd_chunk_id, *how)
+            op.tensor = self._counted(message, op.tensor, "gradients")
         return ops
 
     def _gate(self, index: int) -> GradientGate | None:
@@ -121,10 +108,10 @@ class CompressedPipelineStage(PipelineStage):
             self.gates.append(gate)  # type: ignore[arg-type]
         return self.gates[index]  # type: ignore[return-value]
 
-    def _as_bytes(self, frame: Frame, what: str) -> torch.Tensor:
-        header, body = frame
-        self.traffic[what].count(header)
-        return torch.cat([header_bytes(header), body])
+    def _counted(self, message: torch.Tensor, x: torch.Tensor, what: str) -> torch.Tensor:
+        for name, more in zip(self._sent[what], (1, message.nbytes, x.nbytes), strict=True):
+            self._sent[what][name] += more
+        return message
 
     # ---- receiving ------------------------------------------------------------------------------
 
@@ -135,11 +122,11 @@ class CompressedPipelineStage(PipelineStage):
         return self._with_room(super().get_bwd_recv_ops(bwd_chunk_id), GRADIENT, bwd_chunk_id)
 
     def _with_room(self, ops: list[dist.P2POp], kind: str, chunk: int) -> list[dist.P2POp]:
-        """Receives frames instead; what torch wanted to receive into is filled by ``_take``."""
+        """Receives messages instead; what torch wanted to receive into is filled by ``_take``."""
         received = self._received[kind, chunk] = []
         for op in ops:
             buffer = op.tensor
-            op.tensor = torch.empty(HEADER_BYTES + buffer.nbytes + PAYLOAD_SLACK, dtype=torch.uint8)
+            op.tensor = classes.StageMessages.room(buffer)
             received.append((op.peer, buffer, op.tensor))
         return ops
 
@@ -152,18 +139,11 @@ class CompressedPipelineStage(PipelineStage):
         return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     def _take(self, kind: str, chunk: int) -> None:
-        """Decodes the frames that have arrived into the buffers of torch's stage."""
+        """Decodes the messages that have arrived into the buffers of torch's stage."""
         for peer, buffer, data in self._received.pop((kind, chunk), ()):
             try:
-                header = parse_header(data[:HEADER_BYTES])
-                wanted = (kind, chunk, tuple(buffer.shape), buffer.dtype)
-                if (header.kind, header.serial, header.shape, header.dtype) != wanted:
-                    raise PayloadError(
-                        f"expected {buffer.dtype} of shape {list(buffer.shape)}, got "
-                        f"{header.kind} {header.serial}, {header.describe()}"
-                    )
-                body = data[HEADER_BYTES : HEADER_BYTES + header.nbytes]
-                tensor = tensor_of(header, body)
+                is_gradient = kind == GRADIENT
+                tensor = call(classes.StageMessages.tensor, data, is_gradient, chunk, buffer)
             except PayloadError as error:
                 raise PayloadError(
                     f"[{_OP}] {kind} {chunk} for stage {self.stage_index} from rank {peer}: {error}"
@@ -188,5 +168,5 @@ def _check_backend(group: dist.ProcessGroup | None) -> None:
     if "cpu:gloo" not in config.split(","):
         raise ValueError(
             f"[{_OP}] expected a process group that moves tensors on the CPU with Gloo, got "
-            f"{config}: frames are shorter than the buffers they are received into"
+            f"{config}: messages are shorter than the buffers they are received into"
         )

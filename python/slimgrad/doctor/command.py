@@ -32,6 +32,7 @@ def _words(facts: dict[str, Any]) -> list[tuple[str, str]]:
     abi = "C++11" if of["cxx11_abi"] else "before C++11"
     device = f"CUDA {gpu['torch_cuda']}" if gpu["torch_cuda"] else f"HIP {gpu['torch_hip']}"
     built = device if gpu["torch_cuda"] or gpu["torch_hip"] else "for the CPU alone"
+    with_or_without = "with" if gpu["kernels_built_in"] else "without"
     return [
         ("slimgrad", f"{of['slimgrad']}, built for torch {of['built_for_torch']}"),
         ("torch", f"{of['torch']}, built {built}"),
@@ -46,7 +47,7 @@ def _words(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("not here", ", ".join(others) or "nothing: the processor has all that were compiled"),
         ("threads", f"{threads['torch']} of torch, {threads['processors']} processors"),
         ("huge pages", f"{facts['huge_pages']} (transparent_hugepage)"),
-        ("gpu", f"{', '.join(gpu['devices']) or 'none'}; slimgrad has no kernels for one"),
+        ("gpu", f"{', '.join(gpu['devices']) or 'none'}; built {with_or_without} device kernels"),
         ("programs", ", ".join(f"{k} {v or 'missing'}" for k, v in facts["programs"].items())),
     ]
 

@@ -80,12 +80,14 @@ def gpu() -> dict[str, Any]:
     devices = []
     if torch.cuda.is_available():
         devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    built_in, wanted = ops._device_kernels()
     return {
         "torch_cuda": torch.version.cuda,
         "torch_hip": torch.version.hip,
         "devices": devices,
         "triton": importlib.util.find_spec("triton") is not None,
-        "kernels_of_ours": False,
+        "kernels_built_in": built_in,
+        "kernels_wanted": wanted,  # SLIMGRAD_DEVICE_KERNELS
     }
 
 
@@ -140,10 +142,15 @@ def notes(facts: dict[str, Any]) -> list[str]:
         found.append("ops run on one thread: the compiler could not use torch's OpenMP library")
     if threads["torch"] > (threads["processors"] or 1):
         found.append(f"torch uses {threads['torch']} threads on {threads['processors']} processors")
-    if gpu["devices"]:
+    if not gpu["kernels_wanted"]:
+        found.append("SLIMGRAD_DEVICE_KERNELS=0: on a GPU ops are made of ATen's operators")
+    elif gpu["devices"] and not gpu["kernels_built_in"]:
         found.append(
-            "on a GPU gates and few-bit activations are ATen operations, sparse products dense"
+            "built without device kernels, so that ops fail on a GPU: install a wheel, build with "
+            "-DSLIMGRAD_DEVICE=ON, or set SLIMGRAD_DEVICE_KERNELS=0 for ATen's operators"
         )
+    elif gpu["devices"]:
+        found.append("device kernels were compiled and emulated, and not run on a GPU by us")
     if facts["versions"]["plotly"] is None:
         found.append("python -m slimgrad report needs plotly: pip install 'slimgrad[report]'")
     return found

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._library import ops
 from .._support import derive_seed, fresh_seed
 from ..compression.class_change import change_class, class_within, core_class
 from ..compression.gate import GradientGate
@@ -16,6 +15,7 @@ from ..compression.gradients import Prune
 from .gated import GATE
 from .layers import SPARSE, SparseState, new_state
 from .projected_attention import PROJECTIONS, ProjectedAttention, once_each
+from .sparse_products import sparse_linear
 
 
 class Projections(nn.Module):
@@ -91,7 +91,7 @@ class MultiheadAttention(ProjectedAttention):
         if state is None:
             return F.linear(x, weight, bias)
         state.enter()
-        return ops.sparse_linear(x, weight, bias, *state.arguments())
+        return sparse_linear(x, weight, bias, *state.arguments())
 
     def _project_in(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         # With batch_first: one copy for all, instead of one for each product, forward and backward.

@@ -20,6 +20,7 @@ from .._support import (
 )
 from ..compression.gate import GradientGate, StateHolder
 from ..compression.gradients import PRODUCTS, Prune
+from .sparse_products import sparse_conv2d, sparse_linear
 
 SPARSE = "slimgrad_sparse"  # the submodule that holds a layer's state
 
@@ -147,7 +148,7 @@ class Linear(nn.Linear):
         state = self._modules.get(SPARSE)
         if is_plain_pass(state):
             return nn.Linear.forward(self, input)
-        return ops.sparse_linear(input, self.weight, self.bias, *state.arguments())
+        return sparse_linear(input, self.weight, self.bias, *state.arguments())
 
 
 class Conv2d(nn.Conv2d):
@@ -178,4 +179,4 @@ class Conv2d(nn.Conv2d):
             x = F.pad(x, around)
             padding = (0, 0)
         shape = self.stride, padding, self.dilation, self.groups
-        return ops.sparse_conv2d(x, weight, bias, *shape, *state.arguments())
+        return sparse_conv2d(x, weight, bias, *shape, *state.arguments())

@@ -6,9 +6,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from .._library import ops
 from ..compression.class_change import Made, change_class, class_within, core_class, made_class
 from .layers import SPARSE, Conv2d, Linear, SparseState, is_plain_pass
+from .sparse_products import sparse_linear
 
 
 def is_conv1d_class(cls: type) -> bool:
@@ -28,7 +28,7 @@ class SparseConv1D(Made):
         state = self._modules.get(SPARSE)
         if is_plain_pass(state):
             return super().forward(x)
-        return ops.sparse_linear(x, self.weight.t(), self.bias, *state.arguments())
+        return sparse_linear(x, self.weight.t(), self.bias, *state.arguments())
 
 
 _SPARSE_CLASS: dict[type, type] = {nn.Linear: Linear, nn.Conv2d: Conv2d}

@@ -21,10 +21,10 @@ class Packs(Made):
         if not isinstance(self, Packs):
             return type(self).forward(self, *args, **kwargs)
         packer = vars(self).get(SAVED)  # None: made by type(model)(...)
-        # A graph that is compiled is the plain one: dynamo would trace into hooks, and cannot.
-        if packer is None or _is_compiled():
+        if packer is None:
             return super().forward(*args, **kwargs)
-        return packer.run(super().forward, *args, **kwargs)
+        run = packer.trace if _is_compiled() else packer.run
+        return run(super().forward, *args, **kwargs)
 
 
 class PacksTrainingStep(Packs):
@@ -34,9 +34,10 @@ class PacksTrainingStep(Packs):
         if not isinstance(self, Packs):
             return type(self).training_step(self, *args, **kwargs)
         packer = vars(self).get(SAVED)
-        if packer is None or _is_compiled():
+        if packer is None:
             return super().training_step(*args, **kwargs)
-        return packer.run(super().training_step, *args, **kwargs)
+        run = packer.trace if _is_compiled() else packer.run
+        return run(super().training_step, *args, **kwargs)
 
 
 def _is_compiled() -> bool:

@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 
+from .._library import ops
 from .._support import check_stream, current_stream, fresh_seed, in_the_name_of, records_plain_model
-from .settings import Saved
+from .graph_rules import EXCLUDED, KEY
+from .graphs import hooks_for, mark_trace, text_of
+from .settings import EXACT, Saved
 
 DRAWS = "draws"
 
@@ -54,7 +57,10 @@ class Packer:
         self.called = called
         self.packing = settings._packing(seed, stream or 0, called)
         self._pack = self.packing.pack  # Looking a method up takes longer than calling it.
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, unpack)
+        self.draws = self.packing.draws()
+        bits = 0 if settings.bits == EXACT else int(settings.bits)
+        self.how = text_of(bits, self.packing.group(), settings.rounding, settings.min_elements)
+        self._hooks = hooks_for(self.how, self.pack, unpack)
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("settings", "stream", "called")
@@ -79,9 +85,20 @@ class Packer:
         with self:
             return forward(*args, **kwargs)
 
+    def trace(self, forward: Callable, *args, **kwargs) -> Any:
+        """The same, where torch.compile traces it."""
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        mark_trace(self.how)
+        ops.begin_saved_(self.draws, current_stream(self.stream))
+        with torch.fx.traceback.annotate({KEY: self.how}):
+            return forward(*args, **kwargs)
+
     def pack(self, tensor: torch.Tensor) -> Any:
         if type(tensor) in (torch.Tensor, torch.nn.Parameter):
             return self._pack(tensor, _saved_by(sys._getframe().f_back))
+        if torch._guards.TracingContext.try_get() is not None:  # a hook that is inlined
+            return tensor
         with torch._C.DisableTorchFunctionSubclass():
             return self._pack(tensor, "subclass")
 
@@ -106,7 +123,7 @@ class Packer:
 
 
 def unpack(saved: Any) -> torch.Tensor:
-    return saved.unpack()
+    return saved if isinstance(saved, torch.Tensor) else saved.unpack()
 
 
 def _saved_by(frame: Any) -> str:
@@ -131,7 +148,7 @@ class Untouched:
 
     def __init__(self) -> None:
         self._leave = Saved()._packing(0, 0, "compress").leave
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, unpack)
+        self._hooks = hooks_for(EXCLUDED, self._pack, unpack)
 
     def __reduce__(self):
         return Untouched, ()
@@ -142,7 +159,14 @@ class Untouched:
         with self._hooks:
             return forward(*args, **kwargs)
 
+    def trace(self, forward: Callable, *args, **kwargs) -> Any:
+        mark_trace(EXCLUDED)
+        with torch.fx.traceback.annotate({KEY: EXCLUDED}):
+            return forward(*args, **kwargs)
+
     def _pack(self, tensor: torch.Tensor) -> Any:
+        if torch._guards.TracingContext.try_get() is not None:
+            return tensor
         with torch._C.DisableTorchFunctionSubclass():
             return self._leave(tensor)
 

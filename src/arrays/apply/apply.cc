@@ -1,8 +1,6 @@
 // slimgrad/apply.h: checks, then one kernel call.
 #include <slimgrad/apply.h>
 
-#include <cmath>
-
 #include "arrays/apply/loop_treatment.h"
 #include "base/check.h"
 #include "base/rng.h"
@@ -16,12 +14,12 @@ namespace {
 static_assert(kPieceElements % (2 * kPruneStrata * kTileElements) == 0,
               "kernels draw for two tiles and their strata at a time");
 
-// Top-k is a baseline, not a fast path: a loop before the kernel's. NaN compares false with
-// everything and so is kept. The threshold is a number of the type, as in pruning.
+// Top-k is a baseline, not a fast path: a loop before the kernel's. The threshold is a number of
+// the type, as in pruning.
 template <typename T>
 void drop_below(float threshold, std::span<const T> in, std::span<T> out) {
   for (std::size_t i = 0; i < in.size(); ++i)
-    out[i] = std::abs(kernels::to_float(in[i])) < threshold ? T{} : in[i];
+    out[i] = kernels::drop_value(kernels::float_bits(in[i]), threshold) == 0 ? T{} : in[i];
 }
 
 }  // namespace

@@ -63,16 +63,9 @@ void check_options(const TensorView& tensor, std::uint64_t num_bytes,
         "block_log2 from 12 to 20", options.block_log2);
 }
 
-// The scale that gives the largest magnitude the code of `largest_code`.
-float automatic_scale(const MagnitudeRange& range, double largest_code) {
-  if (range.largest == 0) return 1.0f;
-  const double scale = kernels::magnitude_value(range.largest) / largest_code;
-  return std::max(static_cast<float>(scale), std::numeric_limits<float>::min());
-}
-
 float scale_of(const EncodeOptions& options, const MagnitudeRange& range, double largest_code) {
   return options.scale > 0 ? static_cast<float>(options.scale)
-                           : automatic_scale(range, largest_code);
+                           : kernels::scale_of_maximum(range.largest, largest_code);
 }
 
 std::span<const float> as_floats(std::span<const float> values) { return values; }
@@ -123,7 +116,7 @@ template <typename T>
 void plan_uniform(std::span<const T> values, const EncodeOptions& options,
                   const MagnitudeRange& range, PayloadInfo& info) {
   info.bits = options.bits;
-  info.scale = scale_of(options, range, half_of(options.bits));
+  info.scale = scale_of(options, range, kernels::uniform_half(options.bits));
   info.model = options.model;
   if (info.model == TableModel::kCounted) return;
   const bool sampled = options.fit_sample > 0 && values.size() >= 2 * options.fit_sample;

@@ -64,8 +64,8 @@ bool fits(const PayloadInfo& info) {
 template <typename T>
 std::array<T, 256> table_of(const PayloadInfo& info, int& num_symbols) {
   if (info.kind == PayloadKind::kUniform) {
-    num_symbols = 2 * half_of(info.bits) + 1;
-    return uniform_value_table<T>(half_of(info.bits), info.scale);
+    num_symbols = 2 * kernels::uniform_half(info.bits) + 1;
+    return uniform_value_table<T>(kernels::uniform_half(info.bits), info.scale);
   }
   const FloatFormat format(info.exponent_bits, info.mantissa_bits);
   num_symbols = format.num_codes();
@@ -145,7 +145,7 @@ DecodeStatus PayloadDecoder::State::Worker<T>::decode_symbols(Bytes block, std::
   if (status != DecodeStatus::kOk) return status;
   if constexpr (std::is_same_v<T, float>) {
     if (info.kind == PayloadKind::kUniform) {
-      kernels::uniform_values(symbols, info.scale, half_of(info.bits), values.data());
+      kernels::uniform_values(symbols, info.scale, kernels::uniform_half(info.bits), values.data());
       return DecodeStatus::kOk;
     }
   }
@@ -210,7 +210,8 @@ DecodeStatus PayloadDecoder::State::Worker<T>::add(Bytes block, std::span<float>
   if (std::is_same_v<T, float> && info.kind == PayloadKind::kUniform) {
     status = decode_codes(block, sums.size());
     if (status == DecodeStatus::kOk)
-      kernels::add_uniform_values(symbols, info.scale, half_of(info.bits), sums.data());
+      kernels::add_uniform_values(symbols, info.scale, kernels::uniform_half(info.bits),
+                                  sums.data());
     return status;
   }
   summands.resize(sums.size());

@@ -122,10 +122,10 @@ void PayloadEncoder::State::Worker::put_symbols(std::span<const T> values, std::
   if (info.kind != PayloadKind::kUniform) {
     kernels::encode(state.rounding, values.data(), symbols.data(), values.size(), first);
   } else if (state.options.rounding == Rounding::kNearest) {
-    kernels::uniform_symbols(values, info.scale, half_of(info.bits), symbols.data());
+    kernels::uniform_symbols(values, info.scale, kernels::uniform_half(info.bits), symbols.data());
   } else {
     kernels::uniform_symbols_stochastic(
-        values, info.scale, half_of(info.bits),
+        values, info.scale, kernels::uniform_half(info.bits),
         RandomStream(state.options.seed.value_or(0), Stream::kRound), first, symbols.data());
   }
   if (!state.options.replaced.empty() && info.kind != PayloadKind::kPruned) replace<T>(first);
@@ -137,7 +137,7 @@ template <typename T>
 void PayloadEncoder::State::Worker::replace(std::size_t first) const {
   const PayloadInfo& info = state.info;
   T* const to = reinterpret_cast<T*>(state.options.replaced.data()) + first;
-  const int half = half_of(info.bits);
+  const int half = kernels::uniform_half(info.bits);
   if (info.kind == PayloadKind::kFloat)
     kernels::look_up(symbols, float_value_table<T>(state.options.format, info.scale), to);
   else if constexpr (std::is_same_v<T, float>)

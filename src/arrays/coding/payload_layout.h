@@ -10,15 +10,13 @@
 
 #include "arrays/coding/symbol_block.h"
 #include "formats/value_types.h"
+#include "kernels/coding/uniform.h"
 #include "math/coding/model_table.h"
 
 namespace slimgrad {
 
-// Uniform quantizing has an odd number of levels, 2 half + 1, with zero in the middle.
-constexpr int half_of(int bits) { return (1 << (bits - 1)) - 1; }
-
 inline ModelParameters model_parameters(const PayloadInfo& info) {
-  const int half = half_of(info.bits);
+  const int half = kernels::uniform_half(info.bits);
   return {info.model_shape, info.model_scale, static_cast<std::uint16_t>(2 * half), 0,
           static_cast<std::uint8_t>(2 * half)};
 }

@@ -7,12 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
-#include <numbers>
 #include <variant>
 #include <vector>
 
 #include "kernels/dispatch.h"
-#include "kernels/magnitude.h"
+#include "kernels/measure/chunk_sums.h"
 #include "kernels/measure/histogram.h"
 #include "kernels/measure/measure.h"
 
@@ -25,33 +24,6 @@ using Values = std::variant<std::span<const float>, std::span<const BFloat16Bits
 std::size_t size_of(const Values& values) {
   return std::visit([](const auto& span) { return span.size(); }, values);
 }
-
-// Mean and sum of squared deviations of a growing set of numbers, joined set by set: Chan, Golub
-// and LeVeque (1979). Deviations are taken inside a chunk and then between chunks, so that no
-// difference of two large sums over the whole array is ever formed.
-class Spread {
- public:
-  void join(double num_values, double sum, double sum_square) {
-    if (num_values == 0) return;
-    const double mean = sum / num_values;
-    // Rounding may take equal values below zero.
-    const double deviation = std::max(0.0, sum_square - sum * mean);
-    const double total = num_values_ + num_values;
-    const double delta = mean - mean_;
-    deviation_ += deviation + delta * delta * (num_values_ * num_values / total);
-    mean_ += delta * (num_values / total);
-    num_values_ = total;
-  }
-  double mean() const { return mean_; }
-  double standard_deviation() const {
-    return num_values_ == 0 ? 0.0 : std::sqrt(deviation_ / num_values_);
-  }
-
- private:
-  double num_values_ = 0;
-  double mean_ = 0;
-  double deviation_ = 0;
-};
 
 TensorStats measure_values(Values values) {
   Measurement measurement = std::visit([](auto span) { return Measurement(span); }, values);
@@ -104,33 +76,18 @@ void Measurement::run(std::size_t first, std::size_t last) noexcept {
 }
 
 TensorStats Measurement::finish() const {
-  TensorStats stats;
-  stats.count = size_of(state_->values);
-  stats.histogram = state_->histogram;
-  Spread log2;
-  std::uint32_t max_bits = 0;
-  double sum_abs = 0, sum_square = 0;
-  std::uint64_t num_left = stats.count;
+  const std::uint64_t count = size_of(state_->values);
+  kernels::sums::ArraySums sums;
+  std::uint64_t num_left = count;
   for (const kernels::ChunkSums& chunk : state_->chunks) {
     const std::uint64_t num_values = std::min<std::uint64_t>(num_left, kChunkValues);
     num_left -= num_values;
-    stats.zeros += chunk.num_zeros;
-    stats.nonfinite += chunk.num_nonfinite;
-    log2.join(static_cast<double>(num_values - chunk.num_zeros - chunk.num_nonfinite),
-              chunk.sum_log2, chunk.sum_log2_square);
-    max_bits = std::max(max_bits, chunk.max_bits);
-    sum_abs += chunk.sum_abs;
-    sum_square += chunk.sum_square;
+    sums.join(chunk, num_values);
   }
-  stats.log_mean = log2.mean() * std::numbers::ln2;
-  stats.log_std = log2.standard_deviation() * std::numbers::ln2;
-  stats.max_abs = kernels::magnitude_value(max_bits);
-  if (stats.num_finite() > 0) {
-    stats.zero_fraction =
-        static_cast<double>(stats.zeros) / static_cast<double>(stats.num_finite());
-    stats.mean_abs = sum_abs / static_cast<double>(stats.num_finite());
-    stats.mean_square = sum_square / static_cast<double>(stats.num_finite());
-  }
+  TensorStats stats;
+  sums.finish(
+      count, [](double x) { return std::sqrt(x); }, stats);
+  stats.histogram = state_->histogram;
   return stats;
 }
 

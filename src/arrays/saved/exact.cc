@@ -10,15 +10,12 @@
 namespace slimgrad {
 namespace {
 
-constexpr std::size_t kMaskBytes = kExactValues / 8;  // of a task
-
-constexpr std::size_t num_tasks(std::size_t num_values) {
-  return (num_values + kExactValues - 1) / kExactValues;
-}
-constexpr std::size_t count_of(std::size_t task, std::size_t num_values) {
-  return std::min(kExactValues, num_values - task * kExactValues);
-}
-constexpr std::size_t up_to_16(std::size_t num_bytes) { return (num_bytes + 15) / 16 * 16; }
+using exact::count_of;
+using exact::kMaskBytes;
+using exact::kOneSurvivor;
+using exact::kTaskValues;
+using exact::num_tasks;
+static_assert(exact::kUnusedBytes == kernels::kNonzerosSlack);
 
 template <typename Word>
 std::size_t count_nonzeros(const Word* words, std::size_t num_words) {
@@ -26,8 +23,6 @@ std::size_t count_nonzeros(const Word* words, std::size_t num_words) {
   for (std::size_t i = 0; i < num_words; ++i) count += words[i] != 0 ? 1 : 0;
   return count;
 }
-
-constexpr std::uint64_t kOneSurvivor = ~std::uint64_t{0};  // where others have their first begin
 
 template <typename Word>
 bool has_only(const Word* words, std::size_t num_words, Word survivor) {
@@ -48,7 +43,7 @@ std::optional<std::uint32_t> only_survivor_of(const Word* words, std::size_t num
   std::atomic<bool> is_only = true;
   parallel(static_cast<std::int64_t>(num_tasks(num_words)), [&](std::int64_t index) {
     const auto task = static_cast<std::size_t>(index);
-    if (is_only && !has_only(words + task * kExactValues, count_of(task, num_words), survivor))
+    if (is_only && !has_only(words + task * kTaskValues, count_of(task, num_words), survivor))
       is_only = false;
   });
   return is_only ? std::optional<std::uint32_t>(survivor) : std::nullopt;
@@ -65,14 +60,14 @@ void spread_mask(const std::uint8_t* masks, Word survivor, Word* words, std::siz
 
 void restore_mask(std::span<const std::uint8_t> bytes, std::size_t width, const Parallel& parallel,
                   void* values, std::size_t num_values) {
-  check(bytes.size() == mask_bytes(num_values), "unpack_exact",
+  check(bytes.size() == exact::mask_bytes(num_values), "unpack_exact",
         "the bytes that pack_exact gave for a tensor of this size", bytes.size(), " bytes");
   std::uint64_t survivor;
   std::memcpy(&survivor, bytes.data() + 8, 8);
   parallel(static_cast<std::int64_t>(num_tasks(num_values)), [&](std::int64_t index) {
     const auto task = static_cast<std::size_t>(index);
-    const std::uint8_t* const masks = bytes.data() + 16 + task * kMaskBytes;
-    const std::size_t first = task * kExactValues, count = count_of(task, num_values);
+    const std::uint8_t* const masks = bytes.data() + exact::kOneSurvivorHead + task * kMaskBytes;
+    const std::size_t first = task * kTaskValues, count = count_of(task, num_values);
     if (width == 2)
       spread_mask(masks, static_cast<std::uint16_t>(survivor),
                   static_cast<std::uint16_t*>(values) + first, count);
@@ -98,8 +93,8 @@ void keep_mask(const void* values, std::size_t num_values, std::size_t width,
   std::memcpy(bytes.data(), head, sizeof head);
   parallel(static_cast<std::int64_t>(num_tasks(num_values)), [&](std::int64_t index) {
     const auto task = static_cast<std::size_t>(index);
-    thread_local std::vector<std::uint8_t> survivors(kExactValues * 4 + kernels::kNonzerosSlack);
-    kernels::split_nonzeros(static_cast<const std::uint8_t*>(values) + task * kExactValues * width,
+    thread_local std::vector<std::uint8_t> survivors(kTaskValues * 4 + kernels::kNonzerosSlack);
+    kernels::split_nonzeros(static_cast<const std::uint8_t*>(values) + task * kTaskValues * width,
                             count_of(task, num_values), width,
                             bytes.data() + sizeof head + task * kMaskBytes, survivors.data());
   });
@@ -109,16 +104,16 @@ ExactLayout exact_layout(const void* values, std::size_t num_values, std::size_t
                          const Parallel& parallel) {
   const std::size_t tasks = num_tasks(num_values);
   ExactLayout layout{.begins = std::vector<std::uint64_t>(tasks + 1),
-                     .masks = (tasks + 1) * sizeof(std::uint64_t)};
+                     .masks = exact::head_bytes(num_values)};
   parallel(static_cast<std::int64_t>(tasks), [&](std::int64_t index) {
     const auto task = static_cast<std::size_t>(index);
-    const std::size_t first = task * kExactValues, count = count_of(task, num_values);
+    const std::size_t first = task * kTaskValues, count = count_of(task, num_values);
     const std::size_t survivors =
         width == 2 ? count_nonzeros(static_cast<const std::uint16_t*>(values) + first, count)
                    : count_nonzeros(static_cast<const std::uint32_t*>(values) + first, count);
-    layout.begins[task + 1] = up_to_16(survivors * width + kernels::kNonzerosSlack);
+    layout.begins[task + 1] = exact::survivor_bytes(survivors, width);
   });
-  layout.begins[0] = up_to_16(layout.masks + (num_values + 7) / 8);
+  layout.begins[0] = exact::first_begin(num_values);
   for (std::size_t task = 0; task < tasks; ++task) layout.begins[task + 1] += layout.begins[task];
   return layout;
 }
@@ -130,7 +125,7 @@ void pack_exactly(const void* values, std::size_t num_values, std::size_t width,
   std::memcpy(bytes.data(), layout.begins.data(), layout.masks);
   parallel(static_cast<std::int64_t>(num_tasks(num_values)), [&](std::int64_t index) {
     const auto task = static_cast<std::size_t>(index);
-    kernels::split_nonzeros(static_cast<const std::uint8_t*>(values) + task * kExactValues * width,
+    kernels::split_nonzeros(static_cast<const std::uint8_t*>(values) + task * kTaskValues * width,
                             count_of(task, num_values), width,
                             bytes.data() + layout.masks + task * kMaskBytes,
                             bytes.data() + layout.begins[task]);
@@ -145,8 +140,8 @@ void restore_exactly(std::span<const std::uint8_t> bytes, std::size_t width,
   if (head == kOneSurvivor) return restore_mask(bytes, width, parallel, values, num_values);
   const std::size_t tasks = num_tasks(num_values);
   std::vector<std::uint64_t> begins(tasks + 1);
-  const std::size_t masks = begins.size() * sizeof(std::uint64_t);
-  const std::size_t least = up_to_16(masks + (num_values + 7) / 8);
+  const std::size_t masks = exact::head_bytes(num_values);
+  const std::size_t least = exact::first_begin(num_values);
   check(bytes.size() >= least, "unpack_exact",
         "the bytes that pack_exact gave for a tensor of this size", bytes.size(), " bytes");
   std::memcpy(begins.data(), bytes.data(), masks);
@@ -157,7 +152,7 @@ void restore_exactly(std::span<const std::uint8_t> bytes, std::size_t width,
   parallel(static_cast<std::int64_t>(tasks), [&](std::int64_t index) {
     const auto task = static_cast<std::size_t>(index);
     kernels::merge_nonzeros(bytes.data() + masks + task * kMaskBytes, bytes.data() + begins[task],
-                            width, static_cast<std::uint8_t*>(values) + task * kExactValues * width,
+                            width, static_cast<std::uint8_t*>(values) + task * kTaskValues * width,
                             count_of(task, num_values));
   });
 }

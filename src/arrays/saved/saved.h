@@ -1,5 +1,5 @@
 // What backward keeps of an array, as words, and the array again: with few bits a value
-// (formats/saved.h), or exactly, without its zeros.
+// (formats/saved.h), or exactly, without its zeros (formats/exact.h).
 //
 // Both directions cut the array into tasks of kTaskValues; the words do not depend on which
 // thread does which. Thread-safe.
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/parallel.h"
+#include "formats/exact.h"
 #include "formats/saved.h"
 
 namespace slimgrad {
@@ -38,18 +39,6 @@ void unpack_saved(std::span<const std::uint32_t> words, const saved::Format& for
                   const Parallel& parallel, std::span<T> values);
 
 // ---- exactly -----------------------------------------------------------------------------------
-//
-// Bytes of an array without its zeros, values in tasks of kExactValues:
-//
-//     |where the survivors of each task begin, uint64, and where all end|masks|survivors|
-//
-// Bit k of mask byte m says that value 8 m + k is not 0 (all bits of it; -0.0 stays). The survivors
-// of a task begin at a multiple of 16 bytes, and 16 unused bytes follow them. Where all survivors
-// are the same, as in the mask of a dropout, the masks and one value are enough:
-//
-//     |2^64 - 1|the value, uint64|masks|
-
-inline constexpr std::size_t kExactValues = std::size_t{1} << 15;
 
 // Where everything lies, after a count of the survivors of every task.
 struct ExactLayout {
@@ -69,8 +58,7 @@ void pack_exactly(const void* values, std::size_t num_values, std::size_t width,
 // The value of all that is not 0, if there is one such value. Looks at little of other arrays.
 std::optional<std::uint32_t> only_survivor(const void* values, std::size_t num_values,
                                            std::size_t width, const Parallel& parallel);
-constexpr std::size_t mask_bytes(std::size_t num_values) { return 16 + (num_values + 7) / 8; }
-// REQUIRES: `survivor` is that of the values, and bytes.size() is mask_bytes(num_values).
+// REQUIRES: `survivor` is that of the values, and bytes.size() is exact::mask_bytes(num_values).
 void keep_mask(const void* values, std::size_t num_values, std::size_t width,
                std::uint32_t survivor, const Parallel& parallel, std::span<std::uint8_t> bytes);
 

@@ -20,7 +20,7 @@ namespace slimgrad::kernels {
 // It is rounded up, if at all: x * inverse >= 1 for the number itself, hence the smallest value of
 // a grid does not fall below it, and a value at the threshold stays there for certain. 0 if the
 // inverse, times the 2^16 that probabilities are scaled by, is not a normal number: then we divide.
-inline float inverse_of(float x) {
+constexpr float inverse_of(float x) {
   if (!(x >= 0x1p-110f && x <= 0x1p125f)) return 0;
   const float inverse = 1 / x;
   return inverse * x < 1 ? std::bit_cast<float>(std::bit_cast<std::uint32_t>(inverse) + 1)
@@ -44,7 +44,11 @@ struct Grid {
   std::uint32_t code_offset = 0;
   int sign_shift = 0;  // from the sign of a float32 down to the code's
 
-  bool draws() const { return stochastic_rounding || stochastic_underflow; }
+  constexpr bool draws() const { return stochastic_rounding || stochastic_underflow; }
+  // 2^-dropped_bits.
+  constexpr float inverse_step() const {
+    return std::bit_cast<float>((127u - static_cast<std::uint32_t>(dropped_bits)) << 23);
+  }
 };
 
 // A Treatment (slimgrad/treatment.h) as the inner loop wants it, for one type of values; the array
@@ -55,12 +59,12 @@ struct LoopTreatment {
   Grid grid;
   std::uint64_t seed = 0;
 
-  bool prunes() const { return threshold > 0; }
+  constexpr bool prunes() const { return threshold > 0; }
 };
 
 // Whether a scale or threshold is so far out that there is no inverse. Vectors leave such
 // treatments to the specification: a branch for them in the loop would cost all others.
-inline bool divides(const LoopTreatment& treatment) {
+constexpr bool divides(const LoopTreatment& treatment) {
   return (treatment.prunes() && inverse_of(treatment.threshold) == 0) ||
          (treatment.quantizes && treatment.grid.inverse_scale == 0);
 }
@@ -72,7 +76,7 @@ struct Neighbours {
   float probability;
 };
 
-inline Neighbours neighbours(float magnitude, const Grid& grid) {
+constexpr Neighbours neighbours(float magnitude, const Grid& grid) {
   const float quotient =
       grid.inverse_scale != 0 ? magnitude * grid.inverse_scale : magnitude / grid.scale;
   const auto bits = std::bit_cast<std::uint32_t>(quotient);
@@ -85,7 +89,7 @@ inline Neighbours neighbours(float magnitude, const Grid& grid) {
   const std::uint32_t lower = std::min(bits - fraction, grid.top_bits);
   const std::uint32_t upper = std::min(bits - fraction + step, grid.top_bits);
   if (grid.stochastic_rounding)
-    return {lower, upper, static_cast<float>(fraction) / static_cast<float>(step)};
+    return {lower, upper, static_cast<float>(fraction) * grid.inverse_step()};
   const bool lower_is_odd = ((bits >> grid.dropped_bits) & 1) != grid.parity;
   const bool up = fraction > step / 2 || (fraction == step / 2 && lower_is_odd);
   const std::uint32_t nearest = up ? upper : lower;
@@ -93,15 +97,18 @@ inline Neighbours neighbours(float magnitude, const Grid& grid) {
 }
 
 // The probability that a magnitude up to the threshold becomes the threshold, times 2^16.
-inline float scaled_share(float magnitude, float threshold, float inverse_threshold) {
+constexpr float scaled_share(float magnitude, float threshold, float inverse_threshold) {
   return inverse_threshold != 0 ? magnitude * (inverse_threshold * 0x1p16f)
                                 : magnitude / threshold * 0x1p16f;
 }
 
+// `random` is a RandomStream, or a DrawnStream at `index`.
+//
 // x as bits; the result as bits. `at_threshold` is incremented if the result is +-threshold.
-inline std::uint32_t prune_value(std::uint32_t x, float threshold, float inverse_threshold,
-                                 const RandomStream& random, std::uint64_t index,
-                                 std::uint64_t& at_threshold) {
+template <class Random>
+constexpr std::uint32_t prune_value(std::uint32_t x, float threshold, float inverse_threshold,
+                                    const Random& random, std::uint64_t index,
+                                    std::uint64_t& at_threshold) {
   const std::uint32_t magnitude = x & ~kSignMask;
   if (magnitude > std::bit_cast<std::uint32_t>(threshold)) return x;  // also NaN and Inf
   const float share = scaled_share(std::bit_cast<float>(magnitude), threshold, inverse_threshold);
@@ -110,22 +117,29 @@ inline std::uint32_t prune_value(std::uint32_t x, float threshold, float inverse
   return (x & kSignMask) | std::bit_cast<std::uint32_t>(threshold);
 }
 
+// Top-k: below the threshold everything becomes zero. NaN is kept.
+constexpr std::uint32_t drop_value(std::uint32_t x, float threshold) {
+  return (x & ~kSignMask) < std::bit_cast<std::uint32_t>(threshold) ? 0 : x;
+}
+
 // The grid value for a finite x, at scale 1 and without its sign, as the bits of a float32.
-inline std::uint32_t round_to_grid(std::uint32_t x, const Grid& grid, const RandomStream& random,
-                                   std::uint64_t index) {
+template <class Random>
+constexpr std::uint32_t round_to_grid(std::uint32_t x, const Grid& grid, const Random& random,
+                                      std::uint64_t index) {
   const Neighbours near = neighbours(std::bit_cast<float>(x & ~kSignMask), grid);
   return near.probability > 0 && random.happens(index, near.probability) ? near.upper : near.lower;
 }
 
 // From the grid at scale 1 to a value with the sign of x.
-inline std::uint32_t scaled_value(std::uint32_t x, std::uint32_t rounded, const Grid& grid) {
+constexpr std::uint32_t scaled_value(std::uint32_t x, std::uint32_t rounded, const Grid& grid) {
   if (rounded == 0) return 0;
   const float product = std::bit_cast<float>(rounded) * grid.scale;
   return (x & kSignMask) | std::bit_cast<std::uint32_t>(product);
 }
 
-inline std::uint32_t quantize_value(std::uint32_t x, const Grid& grid, const RandomStream& random,
-                                    std::uint64_t index) {
+template <class Random>
+constexpr std::uint32_t quantize_value(std::uint32_t x, const Grid& grid, const Random& random,
+                                       std::uint64_t index) {
   if ((x & ~kSignMask) >= kInfinityBits) return x;
   return scaled_value(x, round_to_grid(x, grid, random, index), grid);
 }
@@ -136,10 +150,11 @@ inline std::uint32_t quantize_value(std::uint32_t x, const Grid& grid, const Ran
 // it lies between two and rounding is stochastic, the upper one comes where U < p q, q being its
 // probability: the lower one is left with p (1 - q), so that the mean is p * threshold = |x|.
 // `reached` is neighbours(threshold, grid).
-inline std::uint32_t prune_quantize_value(std::uint32_t x, float threshold, float inverse_threshold,
-                                          const Neighbours& reached, const Grid& grid,
-                                          const RandomStream& random, std::uint64_t index,
-                                          std::uint64_t& at_threshold) {
+template <class Random>
+constexpr std::uint32_t prune_quantize_value(std::uint32_t x, float threshold,
+                                             float inverse_threshold, const Neighbours& reached,
+                                             const Grid& grid, const Random& random,
+                                             std::uint64_t index, std::uint64_t& at_threshold) {
   const std::uint32_t magnitude = x & ~kSignMask;
   if (magnitude > std::bit_cast<std::uint32_t>(threshold))
     return quantize_value(x, grid, random, index);  // also NaN and Inf
@@ -154,15 +169,15 @@ inline std::uint32_t prune_quantize_value(std::uint32_t x, float threshold, floa
 // What a treatment does to one value: the specification of apply().
 class ValueRule {
  public:
-  explicit ValueRule(const LoopTreatment& treatment)
+  constexpr explicit ValueRule(const LoopTreatment& treatment)
       : treatment_(treatment),
         inverse_threshold_(inverse_of(treatment.threshold)),
         reached_(neighbours(treatment.threshold, treatment.grid)),
         random_(treatment.seed, treatment.prunes() ? Stream::kPrune : Stream::kRound) {}
 
-  const RandomStream& random() const { return random_; }
+  constexpr const RandomStream& random() const { return random_; }
 
-  std::uint32_t apply(std::uint32_t x, std::uint64_t index, ApplyCounts& counts) const {
+  constexpr std::uint32_t apply(std::uint32_t x, std::uint64_t index, ApplyCounts& counts) const {
     counts.nonfinite += (x & ~kSignMask) >= kInfinityBits;
     if (treatment_.prunes() && treatment_.quantizes)
       x = prune_quantize_value(x, treatment_.threshold, inverse_threshold_, reached_,
@@ -184,8 +199,9 @@ class ValueRule {
 };
 
 // The code of a value; zero for NaN.
-inline std::uint8_t encode_value(std::uint32_t x, const Grid& grid, const RandomStream& random,
-                                 std::uint64_t index) {
+template <class Random>
+constexpr std::uint8_t encode_value(std::uint32_t x, const Grid& grid, const Random& random,
+                                    std::uint64_t index) {
   if ((x & ~kSignMask) > kInfinityBits) return 0;
   const std::uint32_t rounded = round_to_grid(x, grid, random, index);
   if (rounded == 0) return 0;
@@ -196,12 +212,12 @@ inline std::uint8_t encode_value(std::uint32_t x, const Grid& grid, const Random
 // The same for codes: the specification of encode().
 class CodeRule {
  public:
-  explicit CodeRule(const LoopTreatment& treatment)
+  constexpr explicit CodeRule(const LoopTreatment& treatment)
       : grid_(treatment.grid), random_(treatment.seed, Stream::kRound) {}
 
-  const RandomStream& random() const { return random_; }
+  constexpr const RandomStream& random() const { return random_; }
 
-  std::uint32_t apply(std::uint32_t x, std::uint64_t index, ApplyCounts& counts) const {
+  constexpr std::uint32_t apply(std::uint32_t x, std::uint64_t index, ApplyCounts& counts) const {
     counts.nonfinite += (x & ~kSignMask) >= kInfinityBits;
     const std::uint8_t code = encode_value(x, grid_, random_, index);
     counts.zeros += code == 0;

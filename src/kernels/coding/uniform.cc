@@ -4,10 +4,6 @@
 // After foreach_target, as Highway asks.
 #include <hwy/highway.h>
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
-
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/philox-inl.h"
 #endif
@@ -21,45 +17,27 @@
 #define SLIMGRAD_KERNELS_UNIFORM_ONCE_
 namespace slimgrad::kernels::uniform {
 
-// A float32 of 1.5 * 2^23 counts in ones: adding it rounds to an integer, ties to even, and leaves
-// that in the low bits.
-constexpr float kRound = 0x1.8p23f;
-
-constexpr std::uint32_t offset_of(int half) {
-  return static_cast<std::uint32_t>(half) - std::bit_cast<std::uint32_t>(kRound);
-}
-
-// The specification; also what vectors leave over.
+// What vectors leave over.
 template <typename T>
 void quantize_scalar(std::span<const T> values, float step, int half,
                      std::uint8_t* symbols) noexcept {
-  const auto limit = static_cast<float>(half);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const float limited = std::min(std::max(to_float(values[i]) / step, -limit), limit);
-    symbols[i] =
-        static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(limited + kRound) + offset_of(half));
-  }
+  for (std::size_t i = 0; i < values.size(); ++i)
+    symbols[i] = uniform_symbol(to_float(values[i]), step, half);
 }
 
 // The same with draws.
 template <typename T>
 void round_scalar(std::span<const T> values, float step, int half, const RandomStream& random,
                   std::uint64_t first_index, std::uint8_t* symbols) noexcept {
-  const auto limit = static_cast<float>(half);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const float quotient = std::clamp(to_float(values[i]) / step, -limit, limit);
-    const float below = std::floor(quotient);
-    const bool up = random.happens(first_index + i, quotient - below);
-    symbols[i] = static_cast<std::uint8_t>(static_cast<int>(below) + (up ? 1 : 0) + half);
-  }
+  for (std::size_t i = 0; i < values.size(); ++i)
+    symbols[i] = uniform_symbol(to_float(values[i]), step, half, random, first_index + i);
 }
 
 template <bool add>
 void restore_scalar(std::span<const std::uint8_t> symbols, float step, int half,
                     float* values) noexcept {
   for (std::size_t i = 0; i < symbols.size(); ++i) {
-    const float product = static_cast<float>(symbols[i] - half) * step;
-    const float value = std::min(std::max(product, -kLargest<float>), kLargest<float>);
+    const float value = uniform_value(symbols[i], step, half);
     values[i] = add ? values[i] + value : value;
   }
 }
@@ -80,12 +58,12 @@ std::size_t quantize(std::span<const T> values, float step, int half, std::uint8
   const hn::Rebind<std::uint8_t, decltype(d)> d8;
   const std::size_t lanes = hn::Lanes(d);
   const auto steps = hn::Set(d, step), limit = hn::Set(d, static_cast<float>(half));
-  const auto offset = hn::Set(d32, offset_of(half));
+  const auto offset = hn::Set(d32, uniform_offset(half));
   std::size_t i = 0;
   for (; i + lanes <= values.size(); i += lanes) {
     const auto quotient = hn::Div(load_floats(d, values.data() + i), steps);
     const auto limited = hn::Min(hn::Max(quotient, hn::Neg(limit)), limit);
-    const auto counted = hn::BitCast(d32, hn::Add(limited, hn::Set(d, kRound)));
+    const auto counted = hn::BitCast(d32, hn::Add(limited, hn::Set(d, kRoundToInteger)));
     hn::StoreU(hn::U8FromU32(hn::Add(counted, offset)), d8, symbols + i);
   }
   return i;

@@ -3,12 +3,51 @@
 #ifndef SLIMGRAD_KERNELS_CODING_UNIFORM_H_
 #define SLIMGRAD_KERNELS_CODING_UNIFORM_H_
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <span>
 
 #include "base/rng.h"
+#include "formats/value_types.h"
 
 namespace slimgrad::kernels {
+
+// ---- the rules, for one value; the specification ---------------------------------------------
+
+// A float32 of 1.5 * 2^23 counts in ones: adding it rounds to an integer, ties to even, and leaves
+// that in the low bits.
+inline constexpr float kRoundToInteger = 0x1.8p23f;
+constexpr std::uint32_t uniform_offset(int half) {
+  return static_cast<std::uint32_t>(half) - std::bit_cast<std::uint32_t>(kRoundToInteger);
+}
+// There is an odd number of levels, 2 half + 1, with zero in the middle.
+constexpr int uniform_half(int bits) { return (1 << (bits - 1)) - 1; }
+constexpr float uniform_quotient(float x, float step, int half) {
+  const auto limit = static_cast<float>(half);
+  return std::min(std::max(x / step, -limit), limit);
+}
+constexpr std::uint8_t uniform_symbol(float x, float step, int half) {
+  const float rounded = uniform_quotient(x, step, half) + kRoundToInteger;
+  return static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(rounded) + uniform_offset(half));
+}
+// `random` is a RandomStream, or a DrawnStream at `index`.
+template <class Random>
+constexpr std::uint8_t uniform_symbol(float x, float step, int half, const Random& random,
+                                      std::uint64_t index) {
+  const float quotient = uniform_quotient(x, step, half);
+  int below = static_cast<int>(quotient);  // towards zero
+  if (static_cast<float>(below) > quotient) --below;
+  const bool up = random.happens(index, quotient - static_cast<float>(below));
+  return static_cast<std::uint8_t>(below + (up ? 1 : 0) + half);
+}
+constexpr float uniform_value(std::uint8_t symbol, float step, int half) {
+  const float product = static_cast<float>(symbol - half) * step;
+  return std::min(std::max(product, -kLargest<float>), kLargest<float>);
+}
+
+// ---- arrays
+// --------------------------------------------------------------------------------------
 
 // Symbol half + k for k = value / step rounded to the nearest integer, ties to even, and limited to
 // -half .. half. REQUIRES: the values are finite; symbols has as many; half <= 127.

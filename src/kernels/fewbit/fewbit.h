@@ -28,6 +28,19 @@ struct StepLookup {
   float levels[16] = {};   // 2^bits
 };
 
+// The code of x: the specification. `bits` are steps.bits, which a caller may know beforehand.
+constexpr std::uint32_t code_of(float x, const StepLookup& steps, int bits) {
+  if (steps.is_even && x < 0) x = -x;
+  std::uint32_t code = 0;
+  for (int i = 0; i + 1 < 1 << bits; ++i) code += x <= steps.borders[i] ? 0 : 1;  // NaN: all
+  return code;
+}
+
+// What flows back through a level: nothing where it is 0, not even Inf and NaN.
+constexpr float multiplied(float gradient, float level) {
+  return level == 0 ? 0.0f : gradient * level;
+}
+
 // Writes the codes of all blocks of `values`, the last one padded with NaN.
 // REQUIRES: codes.size() is fewbit::packed_bytes(values.size(), bits) / 4.
 template <typename T>

@@ -1,8 +1,6 @@
 #include "kernels/fewbit/invertible.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 
 #include "kernels/any_values.h"
@@ -131,22 +129,6 @@ namespace {
 HWY_EXPORT(multiply_slopes_of_any);
 
 }  // namespace
-
-float slope_from_output(float y, bool is_right, const InverseTable& table) noexcept {
-  if (std::isnan(y)) return y;
-  const bool is_tail = !is_right && -y < table.split;
-  const float w = is_tail ? -y : y - table.minimum;
-  if (w >= InverseTable::kLargest) return 1.0f;
-  if (!(w >= (is_tail ? InverseTable::kSmallestV : InverseTable::kSmallestU))) return 0.0f;
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(w);
-  const std::int32_t offset = is_right  ? InverseTable::kRightOffset
-                              : is_tail ? InverseTable::kTailOffset
-                                        : InverseTable::kNearOffset;
-  const std::int32_t piece = static_cast<std::int32_t>(bits >> InverseTable::kPieceShift) + offset;
-  const float f = std::bit_cast<float>((bits & 0xfffffu) << 3 | 0x3f800000u) - 1.0f;
-  const float* c = table.coefficients.data() + 4 * piece;
-  return c[0] + f * (c[1] + f * (c[2] + f * c[3]));
-}
 
 template <typename T>
 void multiply_slopes_scalar(std::span<const T> gradient, std::span<const T> outputs,

@@ -16,9 +16,6 @@
 
 namespace slimgrad::kernels {
 
-// The slope at the input whose output is y: the specification.
-float slope_from_output(float y, bool is_right, const InverseTable& table) noexcept;
-
 // result[i] = gradient[i] * slope. `result` may be `gradient`.
 // REQUIRES: equal sizes, and codes of one bit for as many values.
 template <typename T>

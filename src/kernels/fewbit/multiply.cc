@@ -105,7 +105,7 @@ void multiply_levels_scalar(std::span<const T> gradient, std::span<const std::ui
         codes.data() + i / fewbit::kBlockValues * fewbit::block_words(steps.bits);
     const float level = steps.levels[fewbit::code_at(block, e / fewbit::kNumColumns,
                                                      e % fewbit::kNumColumns, steps.bits)];
-    result[i] = from_float<T>(level == 0 ? 0 : to_float(gradient[i]) * level);
+    result[i] = from_float<T>(multiplied(to_float(gradient[i]), level));
   }
 }
 

@@ -1,7 +1,6 @@
 #include "kernels/fewbit/fewbit.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <limits>
@@ -164,26 +163,6 @@ HWY_EXPORT(pack_blocks_of_any);
 
 constexpr float kPadding = std::numeric_limits<float>::quiet_NaN();
 
-std::uint32_t code_of(float x, const StepLookup& steps) {
-  if (steps.is_even) x = std::fabs(x);
-  std::uint32_t code = 0;
-  for (int i = 0; i + 1 < 1 << steps.bits; ++i) code += !(x <= steps.borders[i]);  // NaN: all
-  return code;
-}
-
-// Puts a code where fewbit::code_at finds it. REQUIRES: its bits are zero so far.
-void set_code(std::uint32_t* block, std::size_t row, std::size_t column, int bits,
-              std::uint32_t code) {
-  std::uint32_t* words = block + column;
-  if (bits == 3 && row >= 30) {
-    const std::uint32_t tops = code << 3 * (row - 30);
-    for (int w = 0; w < 3; ++w) words[w * fewbit::kNumColumns] |= (tops >> 2 * w & 3u) << 30;
-    return;
-  }
-  const std::size_t rows = fewbit::rows_per_word(bits);
-  words[row / rows * fewbit::kNumColumns] |= code << static_cast<std::size_t>(bits) * (row % rows);
-}
-
 }  // namespace
 
 template <typename T>
@@ -196,8 +175,8 @@ void pack_codes_scalar(std::span<const T> values, const StepLookup& steps,
     const std::size_t e = i % fewbit::kBlockValues;
     std::uint32_t* block =
         codes.data() + i / fewbit::kBlockValues * fewbit::block_words(steps.bits);
-    set_code(block, e / fewbit::kNumColumns, e % fewbit::kNumColumns, steps.bits,
-             code_of(value, steps));
+    fewbit::set_code(block, e / fewbit::kNumColumns, e % fewbit::kNumColumns, steps.bits,
+                     code_of(value, steps, steps.bits));
   }
 }
 

@@ -7,7 +7,7 @@
 namespace slimgrad::kernels {
 namespace {
 
-constexpr std::size_t kGroup = 8;  // One of a group is sampled, chosen by three bits of hash.
+constexpr std::size_t kGroup = kSampleGroup;
 constexpr int kFirstNonfiniteBin = kInfinityBits >> LogHistogram::kShift;
 
 // Two tables, used alternately: neighbours often fall into the same bin, and an increment that
@@ -29,14 +29,6 @@ class TwinTables {
   std::uint32_t counts_[2][LogHistogram::kNumBins] = {};
 };
 
-// The finaliser of SplitMix64 (Steele, Lea and Flood 2014) on its counter sequence.
-std::uint64_t hash(std::uint64_t index) {
-  std::uint64_t z = (index + 1) * 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 template <typename T>
 void count_all(std::span<const T> values, BinCounts counts) {
   TwinTables tables;
@@ -55,7 +47,7 @@ void count_sample(std::span<const T> values, std::uint64_t first_index, BinCount
   std::size_t start = 0;
   for (; start + kSampleBlock <= values.size(); start += kSampleBlock) {
     const T* group = values.data() + start;
-    std::uint64_t choice = hash((first_index + start) / kSampleBlock);
+    std::uint64_t choice = sample_choices((first_index + start) / kSampleBlock);
     for (std::size_t g = 0; g < kSampleBlock / kGroup; g += 2, group += 2 * kGroup, choice >>= 6) {
       tables.add(0, magnitude_bits(group[choice % kGroup]));
       tables.add(1, magnitude_bits(group[kGroup + (choice >> 3) % kGroup]));
@@ -63,7 +55,7 @@ void count_sample(std::span<const T> values, std::uint64_t first_index, BinCount
   }
   // The last block may be short. A choice beyond the end is no value: every value keeps its
   // probability of one eighth.
-  std::uint64_t choice = hash((first_index + start) / kSampleBlock);
+  std::uint64_t choice = sample_choices((first_index + start) / kSampleBlock);
   for (std::size_t i = start; i < values.size(); i += kGroup, choice >>= 3) {
     const std::size_t chosen = i + choice % kGroup;
     if (chosen < values.size()) tables.add(0, magnitude_bits(values[chosen]));

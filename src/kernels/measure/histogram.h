@@ -16,6 +16,7 @@
 #include <span>
 
 #include <slimgrad/half.h>
+#include <slimgrad/seed.h>
 #include <slimgrad/tensor_stats.h>
 
 namespace slimgrad::kernels {
@@ -24,6 +25,13 @@ using BinCounts = std::span<std::uint64_t, LogHistogram::kNumBins>;
 
 // The sample is drawn in blocks of this many values: 16 groups, 48 bits of a hash.
 inline constexpr std::size_t kSampleBlock = 128;
+inline constexpr std::size_t kSampleGroup = 8;
+
+// Which one of each group of a block: three bits a group, the first group's lowest. SplitMix64 on
+// its counter sequence.
+constexpr std::uint64_t sample_choices(std::uint64_t block) {
+  return mix_bits(block * 0x9e3779b97f4a7c15u);
+}
 
 // Adds the finite non-zero values to `counts`.
 // REQUIRES: fewer than 2^32 values.

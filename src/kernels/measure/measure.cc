@@ -13,86 +13,13 @@
 #include "kernels/dispatch.h"
 #include "kernels/half_float-inl.h"
 #include "kernels/magnitude.h"
+#include "kernels/measure/chunk_sums.h"
 #include "kernels/measure/log2.h"
 #include "kernels/measure/measure.h"
 
 #ifndef SLIMGRAD_KERNELS_MEASURE_ONCE_
 #define SLIMGRAD_KERNELS_MEASURE_ONCE_
 namespace slimgrad::kernels::sums {
-
-// Every 16th value is added by the same lane, in order and without fused multiply-adds, and lanes
-// are joined by a fixed tree. Vectors of any width do that: a narrow one goes over a block once for
-// each of its parts of the lanes.
-constexpr std::size_t kLanes = 16;
-
-// A block has kBlockRows values for each lane. Its sums fit into float32, which takes half the
-// work, if it is an easy one: no subnormals, no Inf or NaN, and a largest magnitude (if not zero)
-// between 2^-46 and 2^60. Then no square overflows, and a square that underflows is too small
-// against the largest to matter. That is assumed, and looked at in the end. Logarithms are summed
-// about a pivot near their mean, so that the spread of a narrow distribution is not lost in the
-// rounding of its mean. A lane adds kBlockRows numbers, so that sum_abs and sum_square of a block
-// are good to 32 * 2^-24 = 2e-6 at worst.
-constexpr std::size_t kBlockRows = 32;
-constexpr std::size_t kBlockValues = kBlockRows * kLanes;
-constexpr std::uint32_t kLeastEasyMaximum = (127 - 46) << 23;
-constexpr std::uint32_t kLargestEasyMaximum = (127 + 60) << 23;
-
-// Takes the bits of the largest magnitude and of the smallest nonzero one.
-constexpr bool is_easy(std::uint32_t largest, std::uint32_t smallest) {
-  return largest == 0 || (largest >= kLeastEasyMaximum && largest <= kLargestEasyMaximum &&
-                          smallest >= kSmallestNormalBits);
-}
-
-// The sums of each lane, in double. Logarithms are in units of 2^-23; those of easy blocks are
-// taken from the pivot, and the others from zero.
-struct LaneSums {
-  alignas(64) double log[kLanes] = {};
-  alignas(64) double log_square[kLanes] = {};
-  alignas(64) double easy_log[kLanes] = {};
-  alignas(64) double easy_log_square[kLanes] = {};
-  alignas(64) double abs[kLanes] = {};
-  alignas(64) double square[kLanes] = {};
-  std::uint64_t num_easy = 0;  // non-zeros in easy blocks
-  std::uint64_t num_zeros = 0;
-  std::uint64_t num_nonfinite = 0;
-  std::uint32_t max_bits = 0;
-  // As the bits of a float; 0 if there is none yet.
-  std::int32_t pivot = 0;
-};
-
-inline double total(const double (&lanes)[kLanes]) {
-  double sums[kLanes / 2];
-  for (std::size_t i = 0; i < kLanes / 2; ++i) sums[i] = lanes[i] + lanes[i + kLanes / 2];
-  for (std::size_t half = kLanes / 4; half > 0; half /= 2)
-    for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
-  return sums[0];
-}
-
-// Near the mean of the logarithms of the values seen.
-inline std::int32_t pivot_of(const LaneSums& all, std::size_t num_seen) {
-  const std::uint64_t num_values = num_seen - all.num_zeros - all.num_nonfinite;
-  if (num_values == 0) return 0;
-  const double mean = total(all.log) / static_cast<double>(num_values);
-  return static_cast<std::int32_t>(mean) + kLog2Bias;
-}
-
-inline ChunkSums joined(const LaneSums& all) {
-  ChunkSums sums;
-  sums.num_zeros = all.num_zeros;
-  sums.num_nonfinite = all.num_nonfinite;
-  sums.sum_abs = total(all.abs);
-  sums.sum_square = total(all.square);
-  sums.max_bits = all.max_bits;
-  // Numbers x = d + s: sum x = sum d + n s, and
-  // sum x^2 = sum d^2 + 2 s sum d + n s^2 = sum d^2 + s (sum d + sum x).
-  const double of_d = total(all.easy_log), s = all.pivot - kLog2Bias;
-  const double of_x = of_d + static_cast<double>(all.num_easy) * s;
-  sums.sum_log2 = (total(all.log) + of_x) * kLog2Unit;
-  sums.sum_log2_square =
-      (total(all.log_square) + (total(all.easy_log_square) + s * (of_d + of_x))) *
-      (kLog2Unit * kLog2Unit);
-  return sums;
-}
 
 // The order of the work. Kernels::add_easy_block() adds a block, or returns false and adds nothing;
 // add_rows() adds any values, row by row of one value a lane.
@@ -121,29 +48,17 @@ ChunkSums measure_values(const T* values, std::size_t num_values) {
 struct PlainKernels {
   template <typename T>
   static bool add_easy_block(const T* values, LaneSums& all) {
-    float log[kLanes] = {}, log_square[kLanes] = {}, abs[kLanes] = {}, square[kLanes] = {};
+    EasySums lanes[kLanes];
+    for (std::size_t i = 0; i < kBlockValues; ++i)
+      lanes[i % kLanes].add(magnitude_bits(values[i]), all.pivot);
     std::uint32_t largest = 0, smallest = kInfinityBits, num_zeros = 0;
-    for (std::size_t i = 0; i < kBlockValues; ++i) {
-      const std::size_t lane = i % kLanes;
-      const std::uint32_t bits = magnitude_bits(values[i]);
-      num_zeros += bits == 0;
-      largest = std::max(largest, bits);
-      smallest = bits == 0 ? smallest : std::min(smallest, bits);
-      const float distance = static_cast<float>(static_cast<std::int32_t>(bits) - all.pivot);
-      const float logarithm = bits == 0 ? 0.0f : log2_bend(bits) + distance;
-      const float x = std::bit_cast<float>(bits);
-      log[lane] += logarithm;
-      log_square[lane] += logarithm * logarithm;
-      abs[lane] += x;
-      square[lane] += x * x;
+    for (const EasySums& lane : lanes) {
+      num_zeros += lane.num_zeros;
+      largest = std::max(largest, lane.largest);
+      smallest = std::min(smallest, lane.smallest);
     }
     if (!is_easy(largest, smallest)) return false;
-    for (std::size_t k = 0; k < kLanes; ++k) {
-      all.easy_log[k] += static_cast<double>(log[k]);
-      all.easy_log_square[k] += static_cast<double>(log_square[k]);
-      all.abs[k] += static_cast<double>(abs[k]);
-      all.square[k] += static_cast<double>(square[k]);
-    }
+    for (std::size_t k = 0; k < kLanes; ++k) all.add(k, lanes[k]);
     all.num_easy += kBlockValues - num_zeros;
     all.num_zeros += num_zeros;
     all.max_bits = std::max(all.max_bits, largest);
@@ -153,21 +68,13 @@ struct PlainKernels {
   template <typename T>
   static void add_rows(const T* values, std::size_t num_rows, LaneSums& all) {
     for (std::size_t i = 0; i < num_rows * kLanes; ++i) {
-      const std::size_t lane = i % kLanes;
       const std::uint32_t bits = magnitude_bits(values[i]);
       if (bits >= kInfinityBits) {
         ++all.num_nonfinite;
       } else if (bits == 0) {
         ++all.num_zeros;
       } else {
-        const Log2Bits normal = log2_bits(bits);
-        const float bend = log2_bend(static_cast<std::uint32_t>(normal.bits));
-        const double logarithm = static_cast<double>(normal.whole()) + static_cast<double>(bend);
-        const double magnitude = magnitude_value(bits);
-        all.log[lane] += logarithm;
-        all.log_square[lane] += logarithm * logarithm;
-        all.abs[lane] += magnitude;
-        all.square[lane] += magnitude * magnitude;
+        all.add(i % kLanes, bits);
         all.max_bits = std::max(all.max_bits, bits);
       }
     }

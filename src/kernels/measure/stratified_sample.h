@@ -21,7 +21,7 @@ class StratifiedSample {
   // At most `wanted` of `num_values` elements; all of them if there are no more. As many as make
   // the strata whole numbers long, but for a remainder spread over them: from strata of one and of
   // two elements alternately, some elements would come twice as often as others.
-  StratifiedSample(std::uint64_t num_values, std::uint64_t wanted, std::uint64_t key)
+  constexpr StratifiedSample(std::uint64_t num_values, std::uint64_t wanted, std::uint64_t key)
       : num_values_(num_values),
         size_(num_values <= wanted ? num_values
                                    : num_values / ((num_values + wanted - 1) / wanted)),
@@ -29,10 +29,10 @@ class StratifiedSample {
         stride_(size_ == 0 ? 0 : (num_values << fraction_bits_) / size_),
         key_(mix_bits(key)) {}
 
-  std::uint64_t size() const { return size_; }
+  constexpr std::uint64_t size() const { return size_; }
 
   // REQUIRES: i < size(). Ascending in i.
-  std::uint64_t position(std::uint64_t i) const {
+  constexpr std::uint64_t position(std::uint64_t i) const {
     const std::uint64_t hash = hash_of(i / 2);
     return place(start_of(i), start_of(i + 1), i % 2 == 0 ? hash : hash >> 32);
   }
@@ -58,16 +58,16 @@ class StratifiedSample {
   }
 
  private:
-  std::uint64_t hash_of(std::uint64_t pair) const { return mix_bits(key_ ^ pair); }
+  constexpr std::uint64_t hash_of(std::uint64_t pair) const { return mix_bits(key_ ^ pair); }
 
   // The upper half of the product is uniform in [0, end - start) to one in 2^32, and unlike a
   // remainder costs no division.
-  static std::uint64_t place(std::uint64_t start, std::uint64_t end, std::uint64_t hash) {
+  static constexpr std::uint64_t place(std::uint64_t start, std::uint64_t end, std::uint64_t hash) {
     return start + ((hash & 0xffffffffu) * (end - start) >> 32);
   }
 
   // Strictly ascending, since the stride is at least one.
-  std::uint64_t start_of(std::uint64_t i) const {
+  constexpr std::uint64_t start_of(std::uint64_t i) const {
     return i == size_ ? num_values_ : i * stride_ >> fraction_bits_;
   }
 

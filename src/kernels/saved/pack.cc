@@ -262,15 +262,9 @@ HWY_EXPORT(pack_saved_of_any);
 
 template <typename T>
 saved::Scale scale_of(std::span<const T> group, int bits) {
-  float minimum = to_float(group[0]), maximum = minimum, least_positive = 0.0f;
-  for (const T value : group) {
-    const float x = to_float(value);
-    if (!std::isfinite(x)) return {};
-    minimum = std::min(minimum, x);
-    maximum = std::max(maximum, x);
-    if (x > 0.0f && !(least_positive > 0.0f && least_positive <= x)) least_positive = x;
-  }
-  return saved::make_scale(minimum, maximum, least_positive, bits);
+  saved::Range range(to_float(group[0]));
+  for (const T value : group.subspan(1)) range.join(saved::Range(to_float(value)));
+  return range.scale(bits);
 }
 
 // The last block, as long as all others.
@@ -302,12 +296,10 @@ std::size_t pack_saved_scalar(std::span<const T> values, const saved::Format& fo
     }
     const float x = to_float(values[std::min(i, num_values - 1)]);
     const std::uint32_t r = format.is_stochastic ? random.window(first_index + i) : saved::kOne / 2;
-    const std::size_t e = i % saved::kBlockValues, row = e / fewbit::kNumColumns;
-    const std::size_t rows = fewbit::rows_per_word(format.bits);
+    const std::size_t e = i % saved::kBlockValues;
     std::uint32_t* const block = codes + i / saved::kBlockValues * fewbit::block_words(format.bits);
-    block[row / rows * fewbit::kNumColumns + e % fewbit::kNumColumns] |=
-        saved::code_of(x, scale, r, format.bits)
-        << static_cast<std::size_t>(format.bits) * (row % rows);
+    fewbit::set_code(block, e / fewbit::kNumColumns, e % fewbit::kNumColumns, format.bits,
+                     saved::code_of(x, scale, r, format.bits));
   }
   return num_bad;
 }

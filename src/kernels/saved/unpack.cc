@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <type_traits>
 
@@ -104,13 +103,6 @@ namespace {
 
 HWY_EXPORT(unpack_saved_of_any);
 
-template <typename T>
-T in_range(float x) {
-  if constexpr (sizeof(T) == 2)
-    if (std::fabs(x) > kLargest<T>) x = std::copysign(kLargest<T>, x);
-  return from_float<T>(x);
-}
-
 }  // namespace
 
 template <typename T>
@@ -120,7 +112,7 @@ void unpack_saved_scalar(const std::uint32_t* codes, const std::uint32_t* scales
     const std::uint32_t* const block =
         codes + i / saved::kBlockValues * fewbit::block_words(format.bits);
     const std::uint32_t code = saved::code_at(block, i % saved::kBlockValues, format.bits);
-    values[i] = in_range<T>(saved::Levels(scales[i / format.group]).at(code));
+    values[i] = from_float_in_range<T>(saved::Levels(scales[i / format.group]).at(code));
   }
 }
 

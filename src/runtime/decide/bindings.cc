@@ -1,10 +1,14 @@
-// torch.classes.slimgrad.GateGroup: a group of gates as Python holds it. What runs in compiled
-// graphs, where no method of an object can be called, are the ops allocate_plans_ and
-// update_loss_scale_.
+// torch.classes.slimgrad.GateGroup: a group of gates as Python holds it. In graphs of torch.compile,
+// where no method of an object can be called, the op enter_gate_ does what enter() does. It gets a
+// handle of the group, an int64 tensor with its number: the group itself changes plans that a graph
+// has kept for backward, which must see what was written since.
+#include <ATen/ops/full.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
 #include <cmath>
+#include <mutex>
 #include <utility>
 
 #include <slimgrad/gate_group.h>
@@ -14,6 +18,7 @@
 #include "runtime/decide/state_tensors.h"
 #include "torch/decide/plan_tensor.h"
 #include "torch/errors.h"
+#include "torch/no_gradient.h"
 
 namespace slimgrad {
 namespace {
@@ -92,13 +97,6 @@ Row ways(const GateGroup& gates) {
   return rows;
 }
 
-c10::Dict<std::int64_t, double> targets(const GateGroup& gates, bool at_inputs) {
-  c10::Dict<std::int64_t, double> targets;
-  for (const auto& [gate, cosine] : gates.targets(at_inputs))
-    targets.insert(static_cast<std::int64_t>(gate), cosine);
-  return targets;
-}
-
 Tensors state(const GateGroup& gates) {
   Tensors state;
   for (const auto& [name, tensor] : state_tensors(gates)) state.insert(name, tensor);
@@ -130,7 +128,7 @@ Numbers fields_of(const at::Tensor& plan) {
 at::Tensor statistics_of(const at::Tensor& stats) {
   const auto lock = torch_ops::lock_plans();
   torch_ops::check_layer_stats(stats, "statistics");
-  return stats.slice(0, 0, torch_ops::kStatsTensorSize).clone();
+  return stats.slice(0, 0, kStatsTensorSize).clone();
 }
 
 // function(gates, arguments...) as a method, with the errors of ops.
@@ -144,7 +142,47 @@ auto method(Function function) {
 using Text = const std::string&;
 using TensorHandle = const at::Tensor&;
 
+// ---- handles -----------------------------------------------------------------------------------
+
+struct Handles {
+  std::mutex mutex;
+  std::vector<c10::weak_intrusive_ptr<Group>> groups;
+};
+Handles& handles() {
+  static Handles handles;
+  return handles;
+}
+
+at::Tensor handle_of(const GroupPtr& self) {
+  const std::lock_guard lock(handles().mutex);
+  handles().groups.emplace_back(self);
+  return at::full({1}, static_cast<std::int64_t>(handles().groups.size() - 1), at::kLong);
+}
+
+void enter_gate(const at::Tensor& group, std::string_view name) {
+  check(group.scalar_type() == at::kLong && group.numel() == 1 && group.device().is_cpu(),
+        "enter_gate_", "group as the handle of a GateGroup", group.toString());
+  // A part that is checkpointed is entered again inside backward.
+  if (torch::autograd::get_current_graph_task_id() != -1) return;
+  const auto number = static_cast<std::size_t>(*group.const_data_ptr<std::int64_t>());
+  GroupPtr entered;
+  {
+    const std::lock_guard lock(handles().mutex);
+    check(number < handles().groups.size(), "enter_gate_", "the handle of a GateGroup", number);
+    entered = handles().groups[number].lock();
+  }
+  if (entered) entered->gates.enter(name);
+}
+
 }  // namespace
+
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
+  m.impl("enter_gate_", torch_ops::ValueErrors<&enter_gate>::call);
+}
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
+  m.impl("enter_gate_", [](const at::Tensor&, std::string_view) {});
+}
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) { m.impl("enter_gate_", torch_ops::no_gradient()); }
 
 TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
   using G = GateGroup;
@@ -160,9 +198,7 @@ TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
            }))
       .def("names", method<>([](G& gates) { return gates.names(); }))
       .def("enter", method<Text>([](G& gates, Text name) { gates.enter(name); }))
-      .def("has_news",
-           method<bool>([](G& gates, bool at_inputs) { return gates.has_news(at_inputs); }))
-      .def("targets", method<bool>(targets))
+      .def("handle", &handle_of)
       .def("refresh", method<>([](G& gates) { gates.refresh(); }))
       .def("set_sparsity", method<double, Text>([](G& gates, double sparsity, Text product) {
              gates.set_sparsity(sparsity, product);

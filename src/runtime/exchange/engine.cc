@@ -2,11 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 #include <pthread.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <thread>
 
 #include "base/check.h"
@@ -16,46 +14,17 @@ namespace slimgrad::exchange {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
-// Tags of messages, which no one else should use in a group: one for each stage of an exchange.
-constexpr int kFirstTag = 0x5347;
 // The number of frames of each peer that are asked for before they are needed.
 constexpr std::size_t kAhead = 16;
-// A thread ends when it had nothing to do for so long.
-constexpr milliseconds kIdle{500};
 // A rank that stops waits for the others to hear why; for a cause that was another's less long. One
 // that lost another rank waits to hear why that stopped.
 constexpr milliseconds kLastWords{5000}, kRelay{1000}, kFirstWords{1500};
-// How long the group's store may take to say which cause was the first.
-constexpr milliseconds kStoreTime{1500};
-constexpr char kCauseKey[] = "slimgrad/first_cause";
 
 std::size_t most_frames(const std::map<int, std::vector<Frame>>& shards) {
   std::size_t most = 0;
   for (const auto& [peer, frames] : shards) most = std::max(most, frames.size());
   return most;
-}
-
-std::string first_line(const std::exception& error) {
-  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
-  std::string text = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
-
-std::uint8_t* bytes_of(const at::Tensor& message) {
-  return static_cast<std::uint8_t*>(message.mutable_data_ptr());
-}
-
-Work send_to(const Group& group, const at::Tensor& message, int peer, int stage) {
-  std::vector<at::Tensor> messages = {message};
-  return group->send(messages, peer, kFirstTag + stage);
-}
-
-at::Tensor header_alone(const Header& header) {
-  at::Tensor message = at::empty({static_cast<std::int64_t>(kHeaderBytes)}, at::kByte);
-  write_header(header, bytes_of(message));
-  return message;
 }
 
 void check_backend(const Group& group) {
@@ -69,55 +38,6 @@ void check_backend(const Group& group) {
 }
 
 }  // namespace
-
-// ---- Outcome -----------------------------------------------------------------------------------
-
-void Outcome::settle(std::exception_ptr error) {
-  std::vector<std::function<void(std::exception_ptr)>> then;
-  {
-    const std::lock_guard lock(mutex_);
-    if (is_settled_) return;
-    is_settled_ = true;
-    error_ = error;
-    then.swap(then_);
-  }
-  settled_.notify_all();
-  for (const auto& call : then) call(error);
-}
-
-void Outcome::complete() { settle(nullptr); }
-void Outcome::fail(const std::string& text) {
-  settle(std::make_exception_ptr(ExchangeError(text)));
-}
-
-bool Outcome::wait_until(steady_clock::time_point time) const {
-  std::unique_lock lock(mutex_);
-  if (!settled_.wait_until(lock, time, [&] { return is_settled_; })) return false;
-  if (error_) std::rethrow_exception(error_);
-  return true;
-}
-
-void Outcome::wait() const {
-  std::unique_lock lock(mutex_);
-  settled_.wait(lock, [&] { return is_settled_; });
-  if (error_) std::rethrow_exception(error_);
-}
-
-bool Outcome::is_complete() const {
-  const std::lock_guard lock(mutex_);
-  return is_settled_;
-}
-
-void Outcome::when_settled(std::function<void(std::exception_ptr)> then) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!is_settled_) {
-      then_.push_back(std::move(then));
-      return;
-    }
-  }
-  then(error_);
-}
 
 // ---- threads -----------------------------------------------------------------------------------
 
@@ -289,96 +209,6 @@ void Engine::ask_for_shards(Job& job) {
         queue(shards_, ask(job, peer, kGather, frame_bound(frames[index], job.type)));
 }
 
-// ---- coding ------------------------------------------------------------------------------------
-
-// The frame as a message. What rounding loses goes to residuals, in units of the sum.
-at::Tensor Engine::code(Job& job, std::size_t index, const Frame& frame, Stage stage,
-                        std::uint64_t seed) {
-  const auto room = static_cast<std::int64_t>(kHeaderBytes + frame_bound(frame, job.type));
-  at::Tensor buffer = buffers_.take(room);
-  bool is_fed_back = false;
-  for (const Piece& piece : frame) {
-    if (!piece.residual.defined()) continue;
-    is_fed_back = true;
-    if (stage == kSpread) piece.values.add_(piece.residual);
-    piece.residual.copy_(piece.values);
-  }
-  std::uint8_t* const bytes = bytes_of(buffer);
-  const std::size_t size =
-      encode_frame(frame, job.codec, seed, stage == kGather || is_fed_back,
-                   {bytes + kHeaderBytes, static_cast<std::size_t>(room) - kHeaderBytes});
-  for (const Piece& piece : frame) {
-    if (!piece.residual.defined()) continue;
-    piece.residual.sub_(piece.values);
-    if (stage == kGather) piece.residual.mul_(job.divide_by);
-    // NaN and Inf travel as they are: nothing of them is left to send.
-    piece.residual.nan_to_num_(0.0, 0.0, 0.0);
-  }
-  Header header = header_of(job, MessageKind::kFrame);
-  header.frame = static_cast<std::uint32_t>(index);
-  header.num_pieces = static_cast<std::uint32_t>(frame.size());
-  header.num_bytes = size;
-  write_header(header, bytes);
-  at::Tensor message = buffer.narrow(0, 0, static_cast<std::int64_t>(kHeaderBytes + size));
-  const std::lock_guard lock(job.sends_mutex_);
-  job.buffers_.push_back(std::move(buffer));
-  return message;
-}
-
-// The sum over ranks, in their order, in float32, becomes the own frame.
-void Engine::sum(Job& job, std::size_t index, const Frame& frame) {
-  std::vector<at::Tensor> sums;
-  std::int64_t num_values = 0;
-  for (const Piece& piece : frame) {
-    if (piece.residual.defined()) piece.values.add_(piece.residual);
-    num_values += piece.values.numel();
-  }
-  // a + b is b + a: the first two summands may come in either order.
-  const bool in_place = job.type == at::kFloat && rank_ <= 1;
-  at::Tensor scratch;
-  if (in_place) {
-    for (const Piece& piece : frame) sums.push_back(piece.values);
-  } else {
-    scratch = buffers_.take(num_values, at::kFloat);
-    std::int64_t first = 0;
-    for (const Piece& piece : frame) {
-      const std::int64_t count = piece.values.numel();
-      sums.push_back(scratch.narrow(0, first, count).fill_(-0.0));  // adds nothing
-      first += count;
-    }
-  }
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank != rank_) {
-      decode(job, rank, index, frame, sums, true);
-    } else if (!in_place) {
-      for (std::size_t i = 0; i < frame.size(); ++i) sums[i].add_(frame[i].values);
-    }
-  }
-  if (job.divide_by != 1)
-    for (at::Tensor& one : sums) one.div_(job.divide_by);
-  if (in_place) return;
-  for (std::size_t i = 0; i < frame.size(); ++i) frame[i].values.copy_(sums[i]);
-  buffers_.give_back(std::move(scratch));
-}
-
-// The next message of a peer, into tensors or added to them.
-void Engine::decode(Job& job, int peer, std::size_t index, const Frame& frame,
-                    const std::vector<at::Tensor>& tensors, bool add) {
-  Asked asked = next(add ? sums_ : shards_);
-  Header expected = header_of(job, MessageKind::kFrame);
-  expected.frame = static_cast<std::uint32_t>(index);
-  expected.num_pieces = static_cast<std::uint32_t>(frame.size());
-  const Header header = receive(asked, expected);
-  try {
-    decode_frame({bytes_of(asked.buffer) + kHeaderBytes, header.num_bytes}, frame, job.codec,
-                 job.type, tensors, add);
-  } catch (const PayloadError& error) {
-    throw Fault{"frame " + std::to_string(index) + " from rank " +
-                std::to_string(global_ranks_[peer]) + ": " + error.what()};
-  }
-  buffers_.give_back(std::move(asked.buffer));
-}
-
 // ---- messages ----------------------------------------------------------------------------------
 
 Header Engine::header_of(const Job& job, MessageKind kind) const {
@@ -463,7 +293,7 @@ Header Engine::receive(const Asked& asked, const Header& expected) {
 
 // ---- faults ------------------------------------------------------------------------------------
 
-Engine::Fault Engine::loss_of(int peer, const std::exception& error) const {
+Fault Engine::loss_of(int peer, const std::exception& error) const {
   return {"rank " + std::to_string(global_ranks_[peer]) +
               " is gone or does not answer: " + first_line(error),
           true};
@@ -508,72 +338,6 @@ void Engine::fail(const Job& job, Fault fault) {
     const std::lock_guard lock(other->sends_mutex_);
     for (const Job::Sent& sent : other->sends_) sent.work->abort();
   }
-}
-
-// Which cause was the first of the group, as its store has it; this one if the store does not
-// answer, as where the rank that held it is gone.
-std::string Engine::settled_cause(const Group& group, const std::string& told) const {
-  struct Answer {
-    std::mutex mutex;
-    std::condition_variable there;
-    std::optional<std::string> first;
-  };
-  const auto answer = std::make_shared<Answer>();
-  std::thread([answer, group, told] {
-    std::string first = told;
-    try {
-      const std::vector<std::uint8_t> value = group->getStore()->compareSet(
-          kCauseKey, {}, std::vector<std::uint8_t>(told.begin(), told.end()));
-      if (!value.empty()) first.assign(value.begin(), value.end());
-    } catch (const std::exception&) {
-    }
-    const std::lock_guard lock(answer->mutex);
-    answer->first = first;
-    answer->there.notify_all();
-  }).detach();
-  std::unique_lock lock(answer->mutex);
-  answer->there.wait_for(lock, kStoreTime, [&] { return answer->first.has_value(); });
-  return answer->first.value_or(told);
-}
-
-// To every peer, in each of its streams: who waits does so in one of them. Ends when each peer has
-// heard it in one, or is gone, but no later than after `time`.
-void Engine::tell_all(const Group& group, const std::string& text, milliseconds time) {
-  struct Heard {
-    std::mutex mutex;
-    std::condition_variable by_more;
-    std::set<int> by;
-    void add(int peer) {
-      const std::lock_guard lock(mutex);
-      by.insert(peer);
-      by_more.notify_all();
-    }
-  };
-  const auto heard = std::make_shared<Heard>();
-  const at::Tensor message = header_alone({.kind = MessageKind::kStopped, .text = text});
-  std::vector<Work> works;
-  for (int stage = 0; stage < kStages; ++stage)
-    for (const int peer : peers_) {
-      try {
-        works.push_back(send_to(group, message, peer, stage));
-      } catch (const std::exception&) {  // gone
-        heard->add(peer);
-        continue;
-      }
-      std::thread([heard, message, peer, work = works.back()] {
-        bool was_heard = true;
-        try {
-          was_heard = work->wait();
-        } catch (const std::exception&) {  // gone
-        }
-        if (was_heard) heard->add(peer);
-      }).detach();
-    }
-  {
-    std::unique_lock lock(heard->mutex);
-    heard->by_more.wait_for(lock, time, [&] { return heard->by.size() == peers_.size(); });
-  }
-  for (const Work& work : works) work->abort();
 }
 
 }  // namespace slimgrad::exchange

@@ -40,17 +40,10 @@
 #include <slimgrad/seed.h>
 
 #include "runtime/exchange/buffers.h"
-#include "runtime/exchange/message.h"
-#include "runtime/exchange/shards.h"
+#include "runtime/exchange/faults.h"
+#include "runtime/exchange/job.h"
 
 namespace slimgrad::exchange {
-
-// The streams of messages between two ranks, one for each time that an exchange passes something
-// on.
-enum Stage { kSpread, kGather, kFinish, kStages };
-
-using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
-using Work = c10::intrusive_ptr<c10d::Work>;
 
 // The seed of all draws of an exchange; and of what a rank, counted in the whole job, as replicas
 // of a group have equal ranks in it, codes in one stage for one reader, or for all (-1).
@@ -63,64 +56,6 @@ inline std::uint64_t message_seed(std::uint64_t exchange_seed, int global_rank, 
                                   int reader) {
   return derive_seed(exchange_seed, {global_rank, stage, reader});
 }
-
-// What becomes of an exchange, for whoever waits. It is settled once.
-class Outcome {
- public:
-  void complete();
-  void fail(const std::string& text);
-  // Whether it is settled by then. Throws ExchangeError if it failed.
-  bool wait_until(std::chrono::steady_clock::time_point time) const;
-  void wait() const;
-  bool is_complete() const;
-  // Calls `then`, with the error or none, when it is settled; at once if it is.
-  void when_settled(std::function<void(std::exception_ptr)> then);
-
- private:
-  void settle(std::exception_ptr error);
-
-  mutable std::mutex mutex_;
-  mutable std::condition_variable settled_;
-  bool is_settled_ = false;
-  std::exception_ptr error_;
-  std::vector<std::function<void(std::exception_ptr)>> then_;
-};
-
-// What a rank sends, receives and sums in one exchange.
-struct Job {
-  std::string op;
-  Codec codec;
-  at::ScalarType type = at::kFloat;
-  std::uint64_t draws = 0;  // the seed of all its draws
-  std::string settings;     // what ranks must agree on, as Header::text has it
-  // Coded for each peer; what peers send is added to `own`.
-  std::map<int, std::vector<Frame>> outgoing;
-  std::vector<Frame> own;
-  std::vector<int> summed_from;
-  double divide_by = 1;
-  // `own` is then coded once and sent to all of these; shards are received from these.
-  std::vector<int> readers;
-  std::map<int, std::vector<Frame>> incoming;
-
-  Outcome outcome;
-  std::int64_t sent_bytes() const { return sent_.load(); }
-
- private:
-  friend class Engine;
-  struct Sent {
-    at::Tensor message;
-    Work work;
-  };
-  Group group_;  // while it runs
-  std::uint64_t number_ = 0;
-  std::uint64_t settings_hash_ = 0;
-  bool spread_done_ = false, reduce_done_ = false;  // guarded by the engine's lock
-  std::mutex sends_mutex_;
-  std::vector<Sent> sends_;
-  std::vector<at::Tensor> buffers_;
-  std::atomic<std::int64_t> sent_ = 0;
-};
-using JobPtr = std::shared_ptr<Job>;
 
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
@@ -154,12 +89,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::deque<JobPtr> jobs;
     bool has_thread = false;
   };
-  // Why a rank stopped. Another rank that is gone may have had a reason, which others know.
-  struct Fault {
-    std::string text;
-    bool is_loss = false;
-    bool is_report = false;  // of another rank's fault
-  };
   struct Failed {};  // thrown by what waits when another thread has failed
 
   void work(Worker& worker);
@@ -189,8 +118,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   template <typename Condition>
   void wait_until(std::unique_lock<std::mutex>& lock, const Condition& holds);
   void fail(const Job& job, Fault fault);
-  std::string settled_cause(const Group& group, const std::string& own) const;
-  void tell_all(const Group& group, const std::string& text, std::chrono::milliseconds time);
   Fault loss_of(int peer, const std::exception& error) const;
 
   const c10::weak_intrusive_ptr<c10d::ProcessGroup> group_;

@@ -57,8 +57,9 @@ void prune_piece(const Piece& piece, const Codec& codec, std::uint64_t seed) {
   const double found =
       threshold(measure(piece.values), codec.sparsity, ThresholdMethod::kEmpirical).value;
   if (found > 0)
-    torch_ops::apply_cpu_(
-        "all_reduce", {.threshold = found, .seed = derive_seed(seed, {piece.key})}, piece.values);
+    torch_ops::apply_cpu("all_reduce",
+                         {.threshold = found, .seed = derive_seed(seed, {piece.key})},
+                         piece.values, piece.values);
 }
 
 // What a reader makes of a payload that the encoder could not say.

@@ -13,32 +13,16 @@
 #include "base/check.h"
 #include "runtime/exchange/engine.h"
 #include "runtime/exchange/frame_coding.h"
+#include "runtime/exchange/python_errors.h"
 #include "torch/checks.h"
 #include "torch/elements.h"
-#include "torch/errors.h"
 
 namespace slimgrad {
 namespace {
 
 using TensorVector = Exchange::Tensors;
+using exchange::in_python;
 using NamedValues = c10::Dict<std::string, c10::IValue>;
-
-// The mark in front of its text tells the Python package to raise its ExchangeError.
-constexpr char kExchangeErrorMark[] = "ExchangeError: ";
-
-// call(), with exceptions that Python knows.
-template <typename Call>
-auto in_python(const Call& call) {
-  try {
-    return call();
-  } catch (const InvalidArgument& error) {
-    C10_THROW_ERROR(ValueError, error.what());
-  } catch (const PayloadError& error) {
-    C10_THROW_ERROR(ValueError, std::string(torch_ops::kPayloadErrorMark) + error.what());
-  } catch (const ExchangeError& error) {
-    C10_THROW_ERROR(Error, std::string(kExchangeErrorMark) + error.what());
-  }
-}
 
 // ---- codecs
 // --------------------------------------------------------------------------------------
@@ -160,7 +144,6 @@ struct PendingObject : torch::CustomClassHolder {
   }
   bool is_complete() const { return pending->is_complete(); }
   std::int64_t sent_bytes() const { return pending->sent_bytes(); }
-  c10::IValue future(const at::Tensor& result) const { return pending->future(result); }
 
   std::shared_ptr<PendingExchange> pending;
 };
@@ -330,8 +313,7 @@ TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
   m.class_<PendingObject>("PendingExchange")
       .def("wait_for", &PendingObject::wait_for)
       .def("is_complete", &PendingObject::is_complete)
-      .def("sent_bytes", &PendingObject::sent_bytes)
-      .def("future", &PendingObject::future);
+      .def("sent_bytes", &PendingObject::sent_bytes);
   m.class_<ExchangeObject>("Exchange")
       .def(torch::init<const std::string&, const std::vector<std::int64_t>&>())
       .def_static("seed", &ExchangeObject::seed)

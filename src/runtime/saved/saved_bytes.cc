@@ -31,6 +31,17 @@ void SavedBytesCount::tell(const at::Tensor& x, const SavedWords* instead, std::
   for (SavedBytesCount* count : counting) count->saved(x, instead, why);
 }
 
+void SavedBytesCount::tell_graph(const SavedTally& saved, bool has_hooks) {
+  const SavedTally::Count packed = SavedTally::sum(saved.packed), left = SavedTally::sum(saved.left);
+  for (SavedBytesCount* count : counting) {
+    SavedBytes::Part& part = count->part();
+    part.plain += packed.plain_bytes + (has_hooks ? 0 : left.bytes);
+    if (has_hooks) part.plain -= packed.bytes;  // Words are to come.
+    if (!has_hooks) part.saved += packed.bytes + left.bytes;
+    for (const auto& [why, size] : saved.left) count->bytes_.left[why] += size.bytes;
+  }
+}
+
 bool SavedBytesCount::is_new(const at::Tensor& x, Storages* storages) {
   return storages->emplace(x.storage().unsafeGetStorageImpl(), x.storage().getWeakStorageImpl())
       .second;

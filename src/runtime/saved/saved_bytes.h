@@ -32,6 +32,9 @@ class SavedBytesCount {
   // null if none is at work; why it is left, if it is.
   static void tell(const at::Tensor& x, const SavedWords* instead, std::string_view why);
 
+  // To all counts: a graph of torch.compile saves this. has_hooks: what it holds is told as well.
+  static void tell_graph(const SavedTally& saved, bool has_hooks);
+
   // The part that saves is the last one that has begun.
   void begin_part(std::string name) { parts_.push_back(std::move(name)); }
   void end_part() { parts_.pop_back(); }

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "runtime/saved/saved_bytes.h"
+#include "runtime/saved/saving_rules.h"
 #include "torch/errors.h"
 
 namespace slimgrad {
@@ -75,6 +76,24 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t, Kinds, Reasons, double, dou
           left,           tally.packing_seconds,      tally.unpacking_seconds};
 }
 
+// By name, those that only the graph tells.
+c10::Dict<std::string, std::string> reasons_in_graphs() {
+  namespace left = runtime::left;
+  c10::Dict<std::string, std::string> reasons;
+  for (const auto& [name, why] : std::initializer_list<std::pair<const char*, runtime::Reason>>{
+           {"leaf", left::kLeaf},
+           {"of leaf", left::kOfLeaf},
+           {"no gradient", left::kNoGradient},
+           {"device", left::kSubclass},
+           {"checkpoint", left::kCheckpoint},
+           {"excluded", left::kExcluded},
+           {"softmax", left::kSoftmax},
+           {"layout", left::kLayout},
+           {"exact", left::kExactGraph}})
+    reasons.insert(name, std::string(why));
+  return reasons;
+}
+
 // The plain and the saved bytes of each part, and the bytes left for each reason.
 std::tuple<Sizes, Sizes, Sizes> counted_bytes(const Count& self) {
   const SavedBytes& bytes = self->count.bytes();
@@ -113,7 +132,13 @@ TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
              self->saved_tensors.begin(static_cast<std::uint64_t>(stream));
            })
       .def("end", [](const Self& self) { self->saved_tensors.end(); })
+      .def_static("reason_by_form",
+                  [](const at::Tensor& x, std::int64_t min_elements) {
+                    return std::string(runtime::reason_by_form(x, min_elements));
+                  })
+      .def_static("reasons", &reasons_in_graphs)
       .def("group", [](const Self& self) { return self->saved_tensors.options().group; })
+      .def("draws", [](const Self& self) { return self->saved_tensors.draws(); })
       .def("tally", &tally_of)
       .def("state", [](const Self& self) { return self->saved_tensors.state(); })
       .def("check_state",

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "runtime/saved/saved_words.h"
 #include "torch/checks.h"
+#include "torch/device/launcher.h"
 #include "torch/elements.h"
 #include "torch/saved/ops.h"
 
@@ -35,14 +36,18 @@ std::string_view SavedWords::kind() const {
 std::shared_ptr<const SavedWords> packed_words(const at::Tensor& x, const SavedOptions& options,
                                                std::uint64_t seed, std::uint64_t number) {
   if (options.bits == 0) {
-    at::Tensor bytes = torch_ops::pack_exact_cpu(x, false);
+    at::Tensor bytes = torch_ops::packed_exact(x, false);
     if (bytes.numel() == 0) return nullptr;
     return std::make_shared<const SavedWords>(x, std::move(bytes), Way::kExact, options);
   }
-  at::Tensor words = torch_ops::pack_saved_cpu(
+  at::Tensor words = torch_ops::packed_saved(
       x, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest",
       static_cast<std::int64_t>(seed), static_cast<std::int64_t>(number));
-  if (torch_ops::elements<std::uint32_t>(words).back() > 0) return nullptr;  // bad groups
+  // The last word counts bad groups. On a device the host waits for it.
+  const bool has_bad_groups = words.is_cpu()
+                                  ? torch_ops::elements<std::uint32_t>(words).back() > 0
+                                  : words[-1].item<std::int32_t>() != 0;
+  if (has_bad_groups) return nullptr;
   return std::make_shared<const SavedWords>(x, std::move(words), Way::kRounded, options);
 }
 
@@ -66,8 +71,9 @@ SavedTensor::SavedTensor(const at::Tensor& x, std::shared_ptr<const SavedWords> 
 
 SavedTensor::SavedTensor(const at::Tensor& x, const SavedOptions& options, std::uint64_t seed,
                          std::uint64_t number) {
-  check(x.defined() && x.device().is_cpu() && x.layout() == at::kStrided, "SavedTensor",
-        "a dense tensor on the CPU", x.toString());
+  torch_ops::check_values(x, "SavedTensor");
+  check(x.device().is_cpu() || torch_ops::has_device_kernels(x.device().type()), "SavedTensor",
+        "a tensor on the CPU or a device with kernels", x.device().str());
   torch_ops::check_float_dtype(x, "SavedTensor");
   runtime::check_saved_options(options, "SavedTensor");
   const at::Tensor plain = x.detach();  // It has the version of x.
@@ -100,9 +106,9 @@ at::Tensor SavedTensor::unpack() const {
   if (words.way == Way::kCast)
     x = words.tensor.to(words.type).as_strided(sizes_, strides_);
   else if (words.way == Way::kExact)
-    x = torch_ops::unpack_exact_cpu(words.tensor, sizes_, strides_, words.type);
+    x = torch_ops::unpacked_exact(words.tensor, sizes_, strides_, words.type);
   else
-    x = torch_ops::unpack_saved_cpu(words.tensor, sizes_, strides_, words.type, words.options.bits,
+    x = torch_ops::unpacked_saved(words.tensor, sizes_, strides_, words.type, words.options.bits,
                                     words.options.group);
   if (pass_) pass_->unpacking_nanoseconds += runtime::nanoseconds() - began;
   return x;

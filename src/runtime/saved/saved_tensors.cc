@@ -4,7 +4,7 @@
 #include <slimgrad/saved_tensors.h>
 
 #include <ATen/ops/aminmax.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <slimgrad/gate.h>
 #include <slimgrad/seed.h>
 #include <torch/csrc/autograd/engine.h>
@@ -16,6 +16,7 @@
 
 #include "arrays/saved/saved.h"
 #include "base/check.h"
+#include "runtime/saved/graphs.h"
 #include "runtime/saved/saved_bytes.h"
 #include "runtime/saved/saved_words.h"
 #include "runtime/saved/saving_rules.h"
@@ -78,12 +79,6 @@ at::Tensor smaller_integers(const at::Tensor& x) {
   return {};
 }
 
-void add(SavedTally::Count* count, std::size_t plain_bytes, std::size_t bytes) {
-  count->tensors += 1;
-  count->plain_bytes += plain_bytes;
-  count->bytes += bytes;
-}
-
 }  // namespace
 
 void runtime::use_saving_engine(const char* op) {
@@ -107,13 +102,16 @@ void runtime::check_saved_options(const SavedOptions& options, const char* op) {
 
 // ---- the tally ---------------------------------------------------------------------------------
 
+SavedTally::Count& SavedTally::Count::operator+=(const Count& other) {
+  tensors += other.tensors;
+  plain_bytes += other.plain_bytes;
+  bytes += other.bytes;
+  return *this;
+}
+
 SavedTally::Count SavedTally::sum(const std::map<std::string_view, Count>& counts) {
   Count total;
-  for (const auto& [name, count] : counts) {
-    total.tensors += count.tensors;
-    total.plain_bytes += count.plain_bytes;
-    total.bytes += count.bytes;
-  }
+  for (const auto& [name, count] : counts) total += count;
   return total;
 }
 
@@ -135,20 +133,26 @@ SavedTensors::SavedTensors(const SavedOptions& options, std::optional<std::uint6
     : options_(options),
       min_elements_(min_elements),
       called_(std::move(called)),
+      draws_(at::zeros({2}, at::TensorOptions().dtype(at::kLong).device(at::kCPU))),
       stream_(stream),
       pass_(std::make_shared<SavedPass>(1, called_)) {
   check(min_elements >= 0, called_, "min_elements >= 0", min_elements);
   runtime::check_saved_options(options, called_.c_str());
   if (options.bits != 0 && options.group == 0) options_.group = default_saved_group(options.bits);
-  seed_ = seed ? *seed : torch_ops::fresh_seed();
+  this->seed() = seed ? *seed : torch_ops::fresh_seed();
+  runtime::add_to_graphs(this);
+}
+
+SavedTensors::~SavedTensors() { runtime::remove_from_graphs(this); }
+
+std::uint64_t SavedTensors::stream() const {
+  const std::lock_guard lock(mutex_);
+  return stream_;
 }
 
 at::Tensor SavedTensors::state() const {
   const std::lock_guard lock(mutex_);
-  at::Tensor state = at::empty({2}, at::TensorOptions().dtype(at::kLong).device(at::kCPU));
-  state.mutable_data_ptr<std::int64_t>()[0] = static_cast<std::int64_t>(seed_);
-  state.mutable_data_ptr<std::int64_t>()[1] = static_cast<std::int64_t>(number_);
-  return state;
+  return draws_.clone();
 }
 
 void SavedTensors::check_state(const at::Tensor& state) {
@@ -162,8 +166,7 @@ void SavedTensors::check_state(const at::Tensor& state) {
 void SavedTensors::load_state(const at::Tensor& state) {
   check_state(state);
   const std::lock_guard lock(mutex_);
-  seed_ = static_cast<std::uint64_t>(state[0].item<std::int64_t>());
-  number_ = static_cast<std::uint64_t>(state[1].item<std::int64_t>());
+  draws_.copy_(state);
 }
 
 void SavedTensors::begin(std::optional<std::uint64_t> stream) {
@@ -180,6 +183,15 @@ void SavedTensors::begin(std::optional<std::uint64_t> stream) {
 void SavedTensors::end() {
   const auto last = std::ranges::find(active.rbegin(), active.rend(), this);
   if (last != active.rend()) active.erase(std::next(last).base());
+}
+
+SavedTensors* runtime::active_saved_tensors() { return active.empty() ? nullptr : active.back(); }
+
+void SavedTensors::add_graph(const SavedTally& saved, bool is_first) {
+  const std::lock_guard lock(mutex_);
+  if (is_first && std::ranges::count(active, this) == 0) tally_ = {};
+  for (const auto& [kind, count] : saved.packed) tally_.packed[kind] += count;
+  for (const auto& [why, count] : saved.left) tally_.left[why] += count;
 }
 
 SavedTensor SavedTensors::leave(const at::Tensor& x, bool is_excluded) {
@@ -210,7 +222,7 @@ SavedTensor SavedTensors::pack(const at::Tensor& x, std::string_view saved_by) {
     count_left(x, words, why);
   } else if (words->counted_in != pass_->number) {
     words->counted_in = pass_->number;
-    add(&tally_.packed[words->kind()], x.nbytes(), words->tensor.nbytes());
+    tally_.packed[words->kind()] += {1, x.nbytes(), words->tensor.nbytes()};
   }
   tally_.packing_seconds += 1e-9 * static_cast<double>(runtime::nanoseconds() - began);
   return SavedTensor(x, std::move(words), pass_);
@@ -256,7 +268,7 @@ SavedTensors::Words SavedTensors::new_words(const at::Tensor& x, std::string_vie
     return std::make_shared<const SavedWords>(plain, std::move(packed), way);
   };
   if (*why == left::kType) return instead(smaller_integers(plain), Way::kCast);
-  if (!why->empty()) return instead(torch_ops::pack_exact_cpu(plain, true), Way::kExact);
+  if (!why->empty()) return instead(torch_ops::packed_exact(plain, true), Way::kExact);
   if (options_.bits != 0 && runtime::is_logarithm(x)) {
     *why = left::kLogarithm;
     // As bfloat16 a logarithm of a probability p changes p by at most 0.0008.
@@ -264,8 +276,8 @@ SavedTensors::Words SavedTensors::new_words(const at::Tensor& x, std::string_vie
     return instead(is_long ? plain.to(at::kBFloat16) : at::Tensor(), Way::kCast);
   }
   *why = options_.bits == 0 ? left::kDense : left::kNotFinite;
-  Words words = runtime::packed_words(plain, options_, derive_seed(seed_, {stream_}), number_);
-  if (words && words->is_rounded()) ++number_;
+  Words words = runtime::packed_words(plain, options_, derive_seed(seed(), {stream_}), number());
+  if (words && words->is_rounded()) ++number();
   return words;
 }
 
@@ -277,7 +289,7 @@ void SavedTensors::count_left(const at::Tensor& x, const Words& words, std::stri
     if (!counted.expired()) return;
     counted = words;
   }
-  add(&tally_.left[why], x.nbytes(), x.nbytes());
+  tally_.left[why] += {1, x.nbytes(), x.nbytes()};
 }
 
 // ---- the guard ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "torch/checks.h"
+#include "torch/device/launcher.h"
 
 namespace slimgrad::runtime {
 namespace {
@@ -41,27 +42,37 @@ bool is_expanded(const at::Tensor& x) {
   return false;
 }
 
+bool has_kernels(const at::Tensor& x) {
+  return x.device().is_cpu() || torch_ops::has_device_kernels(x.device().type());
+}
+
 bool is_large(const at::Tensor& x, std::int64_t min_elements) {
   return x.numel() >= std::max<std::int64_t>(min_elements, 1);
 }
 
 }  // namespace
 
+Reason reason_by_form(const at::Tensor& x, std::int64_t min_elements) {
+  if (!torch_ops::is_float_dtype(x.scalar_type())) return left::kType;
+  if (!is_large(x, min_elements)) return left::kSmall;
+  return is_expanded(x) ? left::kExpanded : Reason();
+}
+
 Reason reason_to_leave(const at::Tensor& x, std::int64_t min_elements, std::string_view saved_by) {
   if (x.is_leaf() && x.requires_grad()) return left::kLeaf;
   if (saved_by == "subclass" || x.key_set().has_any(at::kTensorSubclassLike) ||
-      x.layout() != at::kStrided || !x.device().is_cpu())
+      x.layout() != at::kStrided || !has_kernels(x))
     return left::kSubclass;
   if (saved_by == "trace" || c10::impl::TorchDispatchModeTLS::stack_len() > 0) return left::kTraced;
-  if (!torch_ops::is_float_dtype(x.scalar_type())) return left::kType;
+  const Reason form = reason_by_form(x, min_elements);
+  if (form == left::kType) return form;
   if (torch::autograd::get_current_graph_task_id() != -1) return left::kInBackward;
   if (x.is_leaf()) {  // Inside a compiled graph nothing has a gradient: it is a single node.
     const bool is_compiled = saved_by == "compiled graph" && x.numel() >= min_elements;
     return is_compiled ? left::kCompiled : left::kNoGradient;
   }
   if (comes_from_leaf(x)) return left::kOfLeaf;
-  if (!is_large(x, min_elements)) return left::kSmall;
-  if (is_expanded(x)) return left::kExpanded;
+  if (!form.empty()) return form;
   return saved_by == "checkpoint" ? left::kCheckpoint : Reason();
 }
 

@@ -26,7 +26,7 @@ constexpr Reason kCompiled =
 constexpr Reason kTraced =
     "under a TorchDispatchMode, which may be a trace with tensors without values";
 constexpr Reason kType = "masks, indices and other types than float32, bfloat16, float16";
-constexpr Reason kSubclass = "tensor subclasses, sparse tensors, other devices than the CPU";
+constexpr Reason kSubclass = "tensor subclasses, sparse tensors, devices without kernels";
 constexpr Reason kSmall = "small";
 constexpr Reason kExpanded = "expanded: elements share their memory";
 constexpr Reason kCheckpoint = "inputs of checkpointed parts: recomputing needs every bit";
@@ -34,11 +34,18 @@ constexpr Reason kNotFinite = "holds NaN or Inf, or numbers too far apart";
 constexpr Reason kExcluded = "excluded";
 constexpr Reason kLogarithm = "log-softmax of 16 bits: backward takes its exponential";
 constexpr Reason kDense = "no zeros to leave out";
+// In graphs of torch.compile, where who reads a tensor is known.
+constexpr Reason kSoftmax = "read by softmax or log-softmax in a compiled backward pass";
+constexpr Reason kLayout = "read with strides of its own in a compiled backward pass";
+constexpr Reason kExactGraph = "in a compiled graph, where exact packing has no size of its own";
 }  // namespace left
 
 constexpr bool lives_anyway(Reason why) {
   return why == left::kLeaf || why == left::kOfLeaf || why == left::kInBackward;
 }
+
+// What type, size and strides alone say, for eager passes and for graphs of torch.compile.
+Reason reason_by_form(const at::Tensor& x, std::int64_t min_elements);
 
 // Empty if the tensor is to be packed. saved_by: as SavedTensors::pack() takes it.
 Reason reason_to_leave(const at::Tensor& x, std::int64_t min_elements, std::string_view saved_by);

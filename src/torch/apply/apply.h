@@ -18,15 +18,18 @@
 
 namespace slimgrad::torch_ops {
 
-// On the CPU, threaded. The fast version. Throw InvalidArgument, in the name of `op`.
+// On the CPU, threaded. The fast version. Throws InvalidArgument, in the name of `op`. `out` may be
+// `in`. REQUIRES: both without gaps, with equal strides.
 ApplyCounts apply_cpu(const char* op, const Treatment& treatment, const at::Tensor& in,
                       const at::Tensor& out);
-at::Tensor apply_cpu(const char* op, const Treatment& treatment, const at::Tensor& x);
-// In place.
-void apply_cpu_(const char* op, const Treatment& treatment, const at::Tensor& x);
+
+// The same on a device with kernels (torch/device/launcher.h), by one of them. The same bits.
+// `counts`, if wanted, is an int64 tensor there: zeros, at_threshold, nonfinite.
+void apply_device(const char* op, const Treatment& treatment, const at::Tensor& in,
+                  const at::Tensor& out, at::Tensor* counts = nullptr);
 
 // On any device, in ATen's operators: many passes, same bits. (Where the device's float32 division
-// is IEEE's.) `counts`, if wanted, is an int64 tensor: zeros, at_threshold, nonfinite.
+// is IEEE's.) `counts`: as above.
 at::Tensor apply_aten(const char* op, const Treatment& treatment, const at::Tensor& x,
                       at::Tensor* counts = nullptr);
 

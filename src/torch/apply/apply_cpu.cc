@@ -1,5 +1,4 @@
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <mutex>
@@ -7,7 +6,6 @@
 
 #include "arrays/apply/loop_treatment.h"
 #include "torch/apply/apply.h"
-#include "torch/checks.h"
 #include "torch/elements.h"
 #include "torch/threads.h"
 
@@ -30,21 +28,6 @@ ApplyCounts apply_cpu(const char* op, const Treatment& treatment, const at::Tens
     });
   });
   return counts;
-}
-
-at::Tensor apply_cpu(const char* op, const Treatment& treatment, const at::Tensor& x) {
-  check_float_dtype(x, op);
-  const at::Tensor dense = is_dense(x) ? x : x.contiguous();
-  const at::Tensor out = at::empty_like(dense);
-  apply_cpu(op, treatment, dense, out);
-  return out;
-}
-
-void apply_cpu_(const char* op, const Treatment& treatment, const at::Tensor& x) {
-  check_float_dtype(x, op);
-  const at::Tensor dense = is_dense(x) ? x : x.contiguous();
-  apply_cpu(op, treatment, dense, dense);
-  if (!is_dense(x)) x.copy_(dense);
 }
 
 }  // namespace slimgrad::torch_ops

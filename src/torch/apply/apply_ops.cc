@@ -5,6 +5,7 @@
 
 #include "torch/apply/apply.h"
 #include "torch/checks.h"
+#include "torch/device/device_ops.h"
 #include "torch/errors.h"
 #include "torch/fresh_seed.h"
 #include "torch/no_gradient.h"
@@ -17,15 +18,29 @@ struct OpTreatment {
   Treatment treatment;
 };
 
-// Both ways of each op, on the CPU, on any device, and for shapes alone.
-struct Cpu {
+// Both ways of each op: by kernels of the CPU or of a device, on any device, and for shapes alone.
+template <auto apply>
+struct Kernels {
   static at::Tensor fresh(const OpTreatment& applied, const at::Tensor& x) {
-    return apply_cpu(applied.op, applied.treatment, x);
+    check_float_dtype(x, applied.op);
+    const at::Tensor dense = is_dense(x) ? x : x.contiguous();
+    const at::Tensor out = at::empty_like(dense);
+    apply(applied, dense, out);
+    return out;
   }
   static void in_place(const OpTreatment& applied, at::Tensor& x) {
-    apply_cpu_(applied.op, applied.treatment, x);
+    check_float_dtype(x, applied.op);
+    const at::Tensor dense = is_dense(x) ? x : x.contiguous();
+    apply(applied, dense, dense);
+    if (!is_dense(x)) x.copy_(dense);
   }
 };
+void on_cpu(const OpTreatment& applied, const at::Tensor& in, const at::Tensor& out) {
+  apply_cpu(applied.op, applied.treatment, in, out);
+}
+void on_device(const OpTreatment& applied, const at::Tensor& in, const at::Tensor& out) {
+  apply_device(applied.op, applied.treatment, in, out);
+}
 
 struct Aten {
   static at::Tensor fresh(const OpTreatment& applied, const at::Tensor& x) {
@@ -101,7 +116,11 @@ std::vector<std::int64_t> parse_float_choice_op(std::string_view text) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { register_ways<Cpu, std::optional<std::int64_t>>(m); }
+void register_apply_on_device(torch::Library& m) {
+  register_ways<Kernels<&on_device>, std::optional<std::int64_t>>(m);
+}
+
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { register_ways<Kernels<&on_cpu>, std::optional<std::int64_t>>(m); }
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   register_ways<Aten, std::optional<std::int64_t>>(m);
   m.impl("parse_float_choice", parse_float_choice_op);

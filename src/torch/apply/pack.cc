@@ -1,20 +1,26 @@
 // The ops pack and unpack.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_assert_async.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
-#include <numeric>
-#include <vector>
+#include <string>
 
 #include <slimgrad/apply.h>
 
-#include "formats/bit_packing.h"
+#include "arrays/apply/loop_treatment.h"
+#include "arrays/apply/value_table.h"
+#include "device/coding.h"
 #include "torch/apply/apply.h"
 #include "torch/checks.h"
+#include "torch/device/device_ops.h"
+#include "torch/device/launch.h"
 #include "torch/elements.h"
 #include "torch/errors.h"
 #include "torch/fresh_seed.h"
@@ -24,10 +30,10 @@
 namespace slimgrad::torch_ops {
 namespace {
 
+constexpr const char* kFinite = "finite values, as a packed format has no codes for NaN and Inf";
+
 void check_finite(std::uint64_t num_nonfinite) {
-  check(num_nonfinite == 0, "pack",
-        "finite values, as a packed format has no codes for NaN and Inf", num_nonfinite,
-        " that are not");
+  check(num_nonfinite == 0, "pack", kFinite, num_nonfinite, " that are not");
 }
 
 FloatFormat checked_format(std::int64_t exponent_bits, std::int64_t mantissa_bits) {
@@ -48,6 +54,15 @@ void check_packed_size(const at::Tensor& packed, const at::Tensor& out, const Fl
   check(static_cast<std::size_t>(packed.numel()) == packed_size(format, num_values), "unpack",
         "ceil(values * bits / 8) packed bytes", packed.numel(), " for ", num_values, " values of ",
         format.bits(), " bits");
+}
+
+// A treatment that rounds alone.
+Treatment treatment_of(std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
+                       std::string_view rounding, std::string_view underflow,
+                       std::optional<std::int64_t> seed) {
+  const Quantizer quantizer =
+      quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow);
+  return {.quantizer = quantizer, .seed = seed_or_draw(seed, quantizer_draws(quantizer))};
 }
 
 // ---- CPU ---------------------------------------------------------------------------------------
@@ -100,15 +115,63 @@ at::Tensor unpack_cpu(const at::Tensor& packed, at::IntArrayRef size, std::int64
   return out;
 }
 
+// ---- devices with kernels ----------------------------------------------------------------------
+
+// One kernel, a fill of memory, and torch's assertion, which the device makes: where values are not
+// finite it stops the device's program, later, since the host does not wait.
+at::Tensor pack_device(const at::Tensor& x, std::int64_t exponent_bits, std::int64_t mantissa_bits,
+                       double scale, std::string_view rounding, std::string_view underflow,
+                       std::optional<std::int64_t> seed) {
+  check_float_dtype(x, "pack");
+  const Treatment treatment = treatment_of(exponent_bits, mantissa_bits, scale, rounding, underflow,
+                                           seed);
+  const FloatFormat& format = treatment.quantizer->format;
+  const at::Tensor in = x.contiguous();
+  const auto size = static_cast<std::size_t>(in.numel());
+  const at::Tensor packed = at::empty({static_cast<std::int64_t>(packed_size(format, size))},
+                                      x.options().dtype(at::kByte));
+  const at::Tensor all_finite = filled(1, at::kInt, 1, x);
+  with_element_type(x.scalar_type(), [&]<typename T>() {
+    start<device::PackValues<T>>({.in = read_by_kernel<T>(in),
+                                  .packed = written_by_kernel<std::uint8_t>(packed),
+                                  .size = size,
+                                  .all_finite = written_by_kernel<std::uint32_t>(all_finite),
+                                  .bits = static_cast<std::uint32_t>(format.bits()),
+                                  .treatment = loop_treatment<T>("pack", treatment)},
+                                 x);
+  });
+  at::_assert_async(all_finite, "[pack] expected " + std::string(kFinite) +
+                                    ", got some that are not");
+  return packed;
+}
+
+at::Tensor unpack_device(const at::Tensor& packed, at::IntArrayRef size, std::int64_t exponent_bits,
+                         std::int64_t mantissa_bits, double scale, at::ScalarType dtype) {
+  check_packed(packed, dtype);
+  const FloatFormat format = checked_format(exponent_bits, mantissa_bits);
+  const at::Tensor out = at::empty(size, packed.options().dtype(dtype));
+  check_packed_size(packed, out, format);
+  const at::Tensor bytes = packed.contiguous();
+  with_element_type(dtype, [&]<typename T>() {
+    const std::array<T, 256> table = float_value_table<T>(format, checked_scale("unpack", scale));
+    device::DecodeArguments<T> arguments = {.packed = read_by_kernel<std::uint8_t>(bytes),
+                                            .out = written_by_kernel<T>(out),
+                                            .size = static_cast<std::uint64_t>(out.numel()),
+                                            .bits = static_cast<std::uint32_t>(format.bits()),
+                                            .table = {}};
+    std::ranges::copy(table, arguments.table);
+    start<device::UnpackValues<T>>(arguments, packed);
+  });
+  return out;
+}
+
 // ---- any device --------------------------------------------------------------------------------
 
 at::Tensor pack_aten(const at::Tensor& x, std::int64_t exponent_bits, std::int64_t mantissa_bits,
                      double scale, std::string_view rounding, std::string_view underflow,
                      std::optional<std::int64_t> seed) {
-  const Quantizer quantizer =
-      quantizer_of(exponent_bits, mantissa_bits, scale, rounding, underflow);
-  const Treatment treatment = {.quantizer = quantizer,
-                               .seed = seed_or_draw(seed, quantizer_draws(quantizer))};
+  const Treatment treatment =
+      treatment_of(exponent_bits, mantissa_bits, scale, rounding, underflow, seed);
   const at::Tensor codes = encode_aten("pack", treatment, x).reshape({-1, 1});
   check_finite(static_cast<std::uint64_t>((~x.isfinite()).sum().item<std::int64_t>()));
   const int bits = treatment.quantizer->format.bits();
@@ -119,26 +182,18 @@ at::Tensor pack_aten(const at::Tensor& x, std::int64_t exponent_bits, std::int64
   return bytes.bitwise_left_shift(at::arange(8, codes.options())).sum(1).to(at::kByte);
 }
 
-// The value of every code: what the CPU makes of all of them.
-at::Tensor value_table(const FloatFormat& format, double scale, at::ScalarType dtype) {
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(format.num_codes()));
-  std::iota(codes.begin(), codes.end(), std::uint8_t{0});
-  std::vector<std::uint8_t> packed(packed_size(format, codes.size()));
-  with_bits(format.bits(),
-            [&]<int bits>() { pack_codes<bits>(codes.data(), codes.size(), packed.data()); });
-  const at::Tensor table = at::empty({format.num_codes()}, at::TensorOptions().dtype(dtype));
-  with_element_type(
-      dtype, [&]<typename T>() { unpack(packed, mutable_elements<T>(table), format, scale); });
-  return table;
-}
-
 at::Tensor unpack_aten(const at::Tensor& packed, at::IntArrayRef size, std::int64_t exponent_bits,
                        std::int64_t mantissa_bits, double scale, at::ScalarType dtype) {
   check_packed(packed, dtype);
   const FloatFormat format = checked_format(exponent_bits, mantissa_bits);
   const at::Tensor out = at::empty(size, packed.options().dtype(dtype));
   check_packed_size(packed, out, format);
-  const at::Tensor table = value_table(format, scale, dtype).to(packed.device());
+  at::Tensor table = at::empty({256}, at::TensorOptions().dtype(dtype));
+  with_element_type(dtype, [&]<typename T>() {
+    std::ranges::copy(float_value_table<T>(format, checked_scale("unpack", scale)),
+                      mutable_elements<T>(table).begin());
+  });
+  table = table.to(packed.device());
   const at::TensorOptions integers = packed.options().dtype(at::kLong);
   const at::Tensor ones = packed.to(at::kLong).reshape({-1, 1});
   const at::Tensor one_by_one = (ones.bitwise_right_shift(at::arange(8, integers)) & 1).reshape(-1);
@@ -170,6 +225,11 @@ at::Tensor unpack_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
 }
 
 }  // namespace
+
+void register_pack_on_device(torch::Library& m) {
+  m.impl("pack", ValueErrors<&pack_device>::call);
+  m.impl("unpack", ValueErrors<&unpack_device>::call);
+}
 
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
   m.impl("pack", ValueErrors<&pack_cpu>::call);

@@ -15,6 +15,7 @@
 #include "torch/checks.h"
 #include "torch/decide/gradient_backend.h"
 #include "torch/decide/plan_tensor.h"
+#include "torch/device/device_ops.h"
 #include "torch/elements.h"
 #include "torch/errors.h"
 #include "torch/no_gradient.h"
@@ -90,6 +91,11 @@ void compress_gradient_inplace_meta(at::Tensor grad, at::Tensor plan, at::Tensor
 }
 
 }  // namespace
+
+void register_gates_on_device(torch::Library& m) {
+  m.impl("compress_gradient", ValueErrors<&compress_gradient<kDeviceBackend>>::call);
+  m.impl("compress_gradient_", ValueErrors<&compress_gradient_<kDeviceBackend>>::call);
+}
 
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
   m.impl("compress_gradient", ValueErrors<&compress_gradient<kCpuBackend>>::call);

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <mutex>
 
+#include "device/measure.h"
 #include "kernels/measure/gather.h"
 #include "kernels/measure/magnitude_range.h"
 #include "torch/apply/apply.h"
+#include "torch/device/launch.h"
 #include "torch/elements.h"
 #include "torch/threads.h"
 
@@ -57,6 +59,20 @@ double max_abs_cpu(const at::Tensor& dense) {
   return max;
 }
 
+double max_abs_device(const at::Tensor& dense) {
+  // The bits of the largest magnitude, and how many are not finite.
+  const at::Tensor found = filled(2, at::kInt, 0, dense);
+  with_element_type(dense.scalar_type(), [&]<typename T>() {
+    auto* const words = written_by_kernel<std::uint32_t>(found);
+    start<device::MaxMagnitude<T>>({.in = read_by_kernel<T>(dense),
+                                    .size = static_cast<std::uint64_t>(dense.numel()),
+                                    .max_bits = words,
+                                    .num_nonfinite = words + 1},
+                                   dense);
+  });
+  return kernels::magnitude_value(static_cast<std::uint32_t>(found[0].item<std::int32_t>()));
+}
+
 double max_abs_aten(const at::Tensor& dense) {
   if (dense.numel() == 0) return 0;
   const at::Tensor zero = at::zeros({}, dense.options());
@@ -67,19 +83,31 @@ ApplyCounts apply_cpu_to(const Treatment& treatment, const at::Tensor& in, const
   return apply_cpu("compress_gradient", treatment, in, out);
 }
 
-ApplyCounts apply_aten_to(const Treatment& treatment, const at::Tensor& in, const at::Tensor& out) {
-  at::Tensor counts;
-  out.copy_(apply_aten("compress_gradient", treatment, in, &counts));
-  counts = counts.cpu();
-  const std::int64_t* values = counts.const_data_ptr<std::int64_t>();
+ApplyCounts counts_on_host(const at::Tensor& counts) {
+  const at::Tensor here = counts.cpu();
+  const std::int64_t* values = here.const_data_ptr<std::int64_t>();
   return {.zeros = static_cast<std::uint64_t>(values[0]),
           .at_threshold = static_cast<std::uint64_t>(values[1]),
           .nonfinite = static_cast<std::uint64_t>(values[2])};
 }
 
+ApplyCounts apply_device_to(const Treatment& treatment, const at::Tensor& in,
+                            const at::Tensor& out) {
+  at::Tensor counts;
+  apply_device("compress_gradient", treatment, in, out, &counts);
+  return counts_on_host(counts);
+}
+
+ApplyCounts apply_aten_to(const Treatment& treatment, const at::Tensor& in, const at::Tensor& out) {
+  at::Tensor counts;
+  out.copy_(apply_aten("compress_gradient", treatment, in, &counts));
+  return counts_on_host(counts);
+}
+
 }  // namespace
 
 const GradientBackend kCpuBackend = {gather_cpu, max_abs_cpu, apply_cpu_to};
+const GradientBackend kDeviceBackend = {gather_aten, max_abs_device, apply_device_to};
 const GradientBackend kAtenBackend = {gather_aten, max_abs_aten, apply_aten_to};
 
 }  // namespace slimgrad::torch_ops

@@ -1,5 +1,5 @@
-// The three things that compress_gradient does to the elements of a gradient, for the CPU and, in
-// ATen's operators, for any device. Both give the same bits.
+// The three things that compress_gradient does to the elements of a gradient, for the CPU, for devices
+// with kernels and, in ATen's operators, for any device. All give the same bits.
 #ifndef SLIMGRAD_TORCH_DECIDE_GRADIENT_BACKEND_H_
 #define SLIMGRAD_TORCH_DECIDE_GRADIENT_BACKEND_H_
 
@@ -25,6 +25,9 @@ struct GradientBackend {
 };
 
 extern const GradientBackend kCpuBackend;
+// The treatment and the maximum by kernels of src/device, the sample by ATen's operators; the host
+// waits for sample, maximum and counts, since plans are made there.
+extern const GradientBackend kDeviceBackend;
 extern const GradientBackend kAtenBackend;
 
 }  // namespace slimgrad::torch_ops

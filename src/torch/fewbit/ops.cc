@@ -1,4 +1,4 @@
-// Checks, sizes and shapes of the few-bit ops: what does not depend on the device.
+// Checks, sizes and shapes of the few-bit ops, and the ops by kernels (backend.h).
 #include "torch/fewbit/ops.h"
 
 #include <ATen/ops/empty.h>
@@ -10,8 +10,10 @@
 
 #include "base/check.h"
 #include "torch/checks.h"
+#include "torch/device/device_ops.h"
 #include "torch/errors.h"
 #include "torch/fewbit/activation.h"
+#include "torch/fewbit/backend.h"
 
 namespace slimgrad::torch_ops {
 namespace {
@@ -57,6 +59,67 @@ at::Tensor dense_like_result(const at::Tensor& x) {
 }
 
 namespace {
+
+// ---- by kernels --------------------------------------------------------------------------------
+
+template <const FewbitBackend& backend>
+at::Tensor stepwise_codes(const at::Tensor& x, at::ArrayRef<double> borders, bool even) {
+  check_float_dtype(x, "stepwise_codes");
+  const kernels::StepLookup steps = lookup_of_borders("stepwise_codes", borders, even);
+  at::Tensor codes = empty_codes(x, steps.bits);
+  backend.pack_codes(dense_like_result(x), steps, codes);
+  return codes;
+}
+
+// `strides` are those of the tensor whose storage order the codes have.
+template <const FewbitBackend& backend>
+at::Tensor stepwise_backward(const at::Tensor& grad, const at::Tensor& codes,
+                             at::ArrayRef<double> levels, at::IntArrayRef strides) {
+  constexpr const char* kOp = "stepwise_backward";
+  const kernels::StepLookup steps = checked_levels(kOp, grad, codes, levels);
+  at::Tensor result = at::empty_strided(grad.sizes(), strides, grad.options());
+  check(result.is_non_overlapping_and_dense(), kOp, "strides of a dense tensor", strides);
+  const at::Tensor dense = grad.strides() == strides ? grad : result.copy_(grad);
+  backend.multiply_levels(dense, codes, steps, result);
+  return result;
+}
+
+template <const FewbitBackend& backend>
+void stepwise_backward_(at::Tensor& grad, const at::Tensor& codes, at::ArrayRef<double> levels) {
+  constexpr const char* kOp = "stepwise_backward_";
+  const kernels::StepLookup steps = checked_levels(kOp, grad, codes, levels);
+  check(grad.is_non_overlapping_and_dense(), kOp, "a dense gradient", grad.strides());
+  backend.multiply_levels(grad, codes, steps, grad);
+}
+
+template <const FewbitBackend& backend>
+at::Tensor invertible_backward(const at::Tensor& grad, const at::Tensor& y, const at::Tensor& codes,
+                               std::string_view name) {
+  check_invertible("invertible_backward", grad, y, codes);
+  check(y.is_non_overlapping_and_dense(), "invertible_backward", "a dense output", y.strides());
+  at::Tensor result = at::empty_like(y);
+  const at::Tensor dense = grad.strides() == y.strides() ? grad : result.copy_(grad);
+  backend.multiply_slopes(dense, y, codes, name, result);
+  return result;
+}
+
+template <const FewbitBackend& backend>
+void invertible_backward_(at::Tensor& grad, const at::Tensor& y, const at::Tensor& codes,
+                          std::string_view name) {
+  check_invertible("invertible_backward_", grad, y, codes);
+  check(y.is_non_overlapping_and_dense() && grad.strides() == y.strides(), "invertible_backward_",
+        "a dense output and a gradient with its strides", grad.strides());
+  backend.multiply_slopes(grad, y, codes, name, grad);
+}
+
+template <const FewbitBackend& backend>
+void register_ops(torch::Library& m) {
+  m.impl("stepwise_codes", ValueErrors<&stepwise_codes<backend>>::call);
+  m.impl("stepwise_backward", ValueErrors<&stepwise_backward<backend>>::call);
+  m.impl("stepwise_backward_", ValueErrors<&stepwise_backward_<backend>>::call);
+  m.impl("invertible_backward", ValueErrors<&invertible_backward<backend>>::call);
+  m.impl("invertible_backward_", ValueErrors<&invertible_backward_<backend>>::call);
+}
 
 // ---- shapes, for tracing -----------------------------------------------------------------------
 
@@ -104,6 +167,9 @@ void invertible_backward_inplace_meta(at::Tensor& grad, const at::Tensor& y,
 
 }  // namespace
 
+void register_fewbit_on_device(torch::Library& m) { register_ops<kFewbitOnDevice>(m); }
+
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { register_ops<kFewbitOnCpu>(m); }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("fewbit_forward", ValueErrors<&fewbit_forward_meta>::call);
   m.impl("fewbit_forward_", ValueErrors<&fewbit_forward_inplace_meta>::call);

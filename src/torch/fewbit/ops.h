@@ -1,4 +1,4 @@
-// What the few-bit ops share: checks of their tensors, the sizes of codes, and threads over blocks.
+// What the few-bit ops share: checks of their tensors, and the sizes of codes.
 //
 // Codes follow the storage order of a dense tensor: contiguous, channels-last, transposed. Whatever
 // has holes or overlaps is first copied into the layout that torch gives the result.
@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "arrays/fewbit/fewbit.h"
-#include "torch/threads.h"
 
 namespace slimgrad::torch_ops {
 
@@ -28,14 +27,6 @@ at::Tensor empty_codes(const at::Tensor& x, int bits);
 
 // x itself if it is dense, otherwise a copy with the strides that torch gives a result.
 at::Tensor dense_like_result(const at::Tensor& x);
-
-// Calls run(range) from several threads for ranges that together cover all values.
-template <typename Run>
-void for_fewbit_ranges(std::size_t num_values, const Run& run) {
-  for_values<fewbit::kBlockValues>(num_values, [&](std::size_t first, std::size_t count) {
-    run(FewbitRange{first, count});
-  });
-}
 
 }  // namespace slimgrad::torch_ops
 

@@ -12,15 +12,7 @@ std::tuple<std::vector<std::string>, std::vector<std::string>> stats_fields() {
 }
 
 void write_stats(const TensorStats& stats, double* fields) {
-  fields[kCountField] = static_cast<double>(stats.count);
-  fields[kZerosField] = static_cast<double>(stats.zeros);
-  fields[kNonfiniteField] = static_cast<double>(stats.nonfinite);
-  fields[kZeroFractionField] = stats.zero_fraction;
-  fields[kLogMeanField] = stats.log_mean;
-  fields[kLogStdField] = stats.log_std;
-  fields[kMaxAbsField] = stats.max_abs;
-  fields[kMeanAbsField] = stats.mean_abs;
-  fields[kMeanSquareField] = stats.mean_square;
+  write_numbers(stats, fields);
   for (int bin = 0; bin < LogHistogram::kNumBins; ++bin)
     fields[kStatsFields + bin] = static_cast<double>(stats.histogram.counts[bin]);
 }

@@ -6,11 +6,14 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <slimgrad/seed.h>
 #include <torch/library.h>
 
 #include "arrays/saved/saved.h"
 #include "base/check.h"
 #include "torch/checks.h"
+#include "torch/device/device_ops.h"
 #include "torch/elements.h"
 #include "torch/errors.h"
 #include "torch/fewbit/ops.h"
@@ -51,9 +54,12 @@ void check_words(const at::Tensor& packed, const c10::SymInt& num_values,
 
 // Memory that the next result of the same size gets again: a backward pass unpacks tensor after
 // tensor, and fresh pages would cost more than the arithmetic.
+// (torch's allocators do that on devices.)
 at::Tensor empty_result(const char* op, at::IntArrayRef size, at::IntArrayRef stride,
-                        at::ScalarType dtype) {
-  at::Tensor result = recycled_empty_unpacked(size, stride, dtype);
+                        at::ScalarType dtype, c10::Device device) {
+  at::Tensor result = device.is_cpu()
+                          ? recycled_empty_unpacked(size, stride, dtype)
+                          : at::empty_strided(size, stride, at::TensorOptions(device).dtype(dtype));
   check(result.is_non_overlapping_and_dense(), op, "strides of a dense tensor", stride);
   return result;
 }
@@ -62,15 +68,21 @@ at::Tensor empty_result(const char* op, at::IntArrayRef size, at::IntArrayRef st
 
 }  // namespace
 
-at::Tensor pack_saved_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t group,
-                          std::string_view rounding, std::int64_t seed, std::int64_t number) {
+at::Tensor packed_saved(const at::Tensor& x, std::int64_t bits, std::int64_t group,
+                        std::string_view rounding, std::int64_t seed, std::int64_t number) {
   check_float_dtype(x, "pack_saved");
   const saved::Format format = saved_format("pack_saved", bits, group, rounding);
   const at::Tensor dense = dense_like_result(x);
   const auto num_values = static_cast<std::size_t>(x.numel());
   const at::Tensor words =
       at::empty({static_cast<std::int64_t>(saved::num_words(num_values, format))},
-                at::TensorOptions().dtype(at::kInt));
+                at::TensorOptions(x.device()).dtype(at::kInt));
+  if (!x.is_cpu()) {
+    pack_saved_on_device(
+        dense, format,
+        derive_seed(static_cast<std::uint64_t>(seed), {static_cast<std::uint64_t>(number)}), words);
+    return words;
+  }
   with_element_type(x.scalar_type(), [&]<typename T>() {
     pack_saved<T>(elements<T>(dense), format, static_cast<std::uint64_t>(seed),
                   static_cast<std::uint64_t>(number), for_tasks,
@@ -79,13 +91,48 @@ at::Tensor pack_saved_cpu(const at::Tensor& x, std::int64_t bits, std::int64_t g
   return words;
 }
 
-at::Tensor unpack_saved_cpu(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
-                            at::ScalarType dtype, std::int64_t bits, std::int64_t group) {
+namespace {
+
+// A tensor that cannot be packed, in the order of its memory, and the words in its place. It lives
+// as long as their storage does.
+struct HeldBeside {
+  at::Tensor words, dense;
+};
+void delete_held(void* held) { delete static_cast<HeldBeside*>(held); }
+
+at::Tensor pack_saved_in_graph_cpu(const at::Tensor& x, const at::Tensor& seed, std::int64_t number,
+                                   std::int64_t bits, std::int64_t group,
+                                   std::string_view rounding) {
+  check(seed.scalar_type() == at::kLong && seed.numel() == 1 && seed.device().is_cpu(),
+        "pack_saved_in_graph", "seed as an int64 tensor of one element on the CPU",
+        seed.toString());
+  at::Tensor words =
+      packed_saved(x, bits, group, rounding, *seed.const_data_ptr<std::int64_t>(), number);
+  if (elements<std::uint32_t>(words).back() == 0) return words;
+  // A copy: the graph may reuse the memory of x.
+  auto* const held = new HeldBeside{words, dense_like_result(x).clone()};
+  return at::for_blob(held->words.mutable_data_ptr(), words.sizes())
+      .context(held, &delete_held)
+      .options(words.options())
+      .make_tensor();
+}
+
+}  // namespace
+
+at::Tensor unpacked_saved(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
+                          at::ScalarType dtype, std::int64_t bits, std::int64_t group) {
   check_restored("unpack_saved", packed, at::kInt, dtype);
   const saved::Format format = saved_format("unpack_saved", bits, group, "nearest");
-  const at::Tensor result = empty_result("unpack_saved", size, stride, dtype);
+  const at::Tensor result = empty_result("unpack_saved", size, stride, dtype, packed.device());
   check_words(packed, result.numel(), format);
+  if (!packed.is_cpu()) {
+    unpack_saved_on_device(packed, format, result);
+    return result;
+  }
   const at::Tensor words = packed.contiguous();
+  const auto* const held = words.storage().data_ptr().cast_context<HeldBeside>(&delete_held);
+  if (held != nullptr && held->dense.scalar_type() == dtype)
+    return result.copy_(held->dense.as_strided(size, stride));
   with_element_type(dtype, [&]<typename T>() {
     unpack_saved<T>(elements<std::uint32_t>(words), format, for_tasks, mutable_elements<T>(result));
   });
@@ -101,6 +148,12 @@ at::Tensor pack_saved_meta(const at::Tensor& x, std::int64_t bits, std::int64_t 
   return at::empty_symint({num_saved_words(x.sym_numel(), format)}, x.options().dtype(at::kInt));
 }
 
+at::Tensor pack_saved_in_graph_meta(const at::Tensor& x, const at::Tensor&, std::int64_t,
+                                    std::int64_t bits, std::int64_t group,
+                                    std::string_view rounding) {
+  return pack_saved_meta(x, bits, group, rounding, 0, 0);
+}
+
 at::Tensor unpack_saved_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
                              c10::SymIntArrayRef stride, at::ScalarType dtype, std::int64_t bits,
                              std::int64_t group) {
@@ -111,16 +164,14 @@ at::Tensor unpack_saved_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
   return result;
 }
 
-// ---- exactly -----------------------------------------------------------------------------------
-
-// Where less than this part of the bytes is saved, the tensor may as well stay as it is.
-constexpr std::size_t kLeastSaving = 8;
-
 }  // namespace
 
-at::Tensor pack_exact_cpu(const at::Tensor& x, bool only_masks) {
+// ---- exactly -----------------------------------------------------------------------------------
+
+at::Tensor packed_exact(const at::Tensor& x, bool only_masks) {
   check_float_dtype(x, "pack_exact");
   const at::Tensor dense = dense_like_result(x);
+  if (!x.is_cpu()) return pack_exact_on_device(dense, only_masks);
   const auto num_values = static_cast<std::size_t>(x.numel());
   const auto width = static_cast<std::size_t>(x.element_size());
   const void* const values = dense.const_data_ptr();
@@ -128,24 +179,27 @@ at::Tensor pack_exact_cpu(const at::Tensor& x, bool only_masks) {
     return at::empty({static_cast<std::int64_t>(size)}, at::TensorOptions().dtype(at::kByte));
   };
   if (const auto survivor = only_survivor(values, num_values, width, for_tasks)) {
-    const at::Tensor bytes = empty_bytes(mask_bytes(num_values));
+    const at::Tensor bytes = empty_bytes(exact::mask_bytes(num_values));
     keep_mask(values, num_values, width, *survivor, for_tasks,
               mutable_elements<std::uint8_t>(bytes));
     return bytes;
   }
   if (only_masks) return empty_bytes(0);
   const ExactLayout layout = exact_layout(values, num_values, width, for_tasks);
-  const std::size_t plain = num_values * width;
-  if (layout.num_bytes() > plain - plain / kLeastSaving) return empty_bytes(0);
+  if (!saves_enough(layout.num_bytes(), num_values * width)) return empty_bytes(0);
   const at::Tensor bytes = empty_bytes(layout.num_bytes());
   pack_exactly(values, num_values, width, layout, for_tasks, mutable_elements<std::uint8_t>(bytes));
   return bytes;
 }
 
-at::Tensor unpack_exact_cpu(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
-                            at::ScalarType dtype) {
+at::Tensor unpacked_exact(const at::Tensor& packed, at::IntArrayRef size, at::IntArrayRef stride,
+                          at::ScalarType dtype) {
   check_restored("unpack_exact", packed, at::kByte, dtype);
-  const at::Tensor result = empty_result("unpack_exact", size, stride, dtype);
+  const at::Tensor result = empty_result("unpack_exact", size, stride, dtype, packed.device());
+  if (!packed.is_cpu()) {
+    unpack_exact_on_device(packed, result);
+    return result;
+  }
   const at::Tensor bytes = packed.contiguous();
   restore_exactly(elements<std::uint8_t>(bytes), static_cast<std::size_t>(result.element_size()),
                   for_tasks, result.mutable_data_ptr(), static_cast<std::size_t>(result.numel()));
@@ -162,19 +216,26 @@ at::Tensor unpack_exact_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
 
 }  // namespace
 
+void register_saved_on_device(torch::Library& m) {
+  m.impl("pack_saved", ValueErrors<&packed_saved>::call);
+  m.impl("unpack_saved", ValueErrors<&unpacked_saved>::call);
+  m.impl("pack_exact", ValueErrors<&packed_exact>::call);
+  m.impl("unpack_exact", ValueErrors<&unpacked_exact>::call);
+}
+
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
-  m.impl("pack_saved", ValueErrors<&pack_saved_cpu>::call);
-  m.impl("unpack_saved", ValueErrors<&unpack_saved_cpu>::call);
-  m.impl("pack_exact", ValueErrors<&pack_exact_cpu>::call);
-  m.impl("unpack_exact", ValueErrors<&unpack_exact_cpu>::call);
+  register_saved_on_device(m);
+  m.impl("pack_saved_in_graph", ValueErrors<&pack_saved_in_graph_cpu>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("pack_saved", ValueErrors<&pack_saved_meta>::call);
+  m.impl("pack_saved_in_graph", ValueErrors<&pack_saved_in_graph_meta>::call);
   m.impl("unpack_saved", ValueErrors<&unpack_saved_meta>::call);
   m.impl("unpack_exact", ValueErrors<&unpack_exact_meta>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
-  for (const char* name : {"pack_saved", "unpack_saved", "pack_exact", "unpack_exact"})
+  for (const char* name :
+       {"pack_saved", "pack_saved_in_graph", "unpack_saved", "pack_exact", "unpack_exact"})
     m.impl(name, no_gradient());
 }
 

@@ -111,7 +111,7 @@ void mask_round_trip(std::size_t num_values, Word survivor) {
   for (Word& value : values) value = engine() % 8 < 1 ? Word{0} : survivor;
   const auto found = only_survivor(values.data(), num_values, sizeof(Word), from_last_on_threads);
   ASSERT_TRUE(found.has_value());
-  std::vector<std::uint8_t> bytes(mask_bytes(num_values));
+  std::vector<std::uint8_t> bytes(exact::mask_bytes(num_values));
   keep_mask(values.data(), num_values, sizeof(Word), *found, from_last_on_threads, bytes);
   restore_exactly(bytes, sizeof(Word), from_last_on_threads, back.data(), num_values);
   EXPECT_EQ(back, values);

@@ -1,4 +1,4 @@
-"""Stages of torch.distributed.pipelining whose tensors travel as frames: as one process, to the
+"""Stages of torch.distributed.pipelining whose tensors travel as messages: as one process, to the
 bit, under its schedules."""
 
 import os
@@ -138,7 +138,7 @@ def _train_by_tokens(rank, make_schedule):
 
 
 def _interleaved(rank):
-    """Two stages in each process: the frames of several go the same way."""
+    """Two stages in each process: the messages of several go the same way."""
     torch.manual_seed(1)
     modules = [torch.nn.Linear(12, 12) for _ in range(3)] + [torch.nn.Linear(12, 5)]
     stages = [
@@ -160,14 +160,14 @@ def _damaged(rank):
     module = build()[rank]
     stage = CompressedPipelineStage(module, rank, 2, torch.device("cpu"), gradients="fp6")
     if rank:
-        plain = stage._as_bytes
+        plain = stage._counted
 
-        def spoiled(frame, what):
-            data = plain(frame, what)
-            data[-20] ^= 4
-            return data
+        def spoiled(message, x, what):
+            message = plain(message, x, what)
+            message[-20] ^= 4
+            return message
 
-        stage._as_bytes = spoiled
+        stage._counted = spoiled
     schedule = ScheduleGPipe(stage, MICROBATCHES, loss_fn=functional.cross_entropy)
     x, target = batch(0)
     try:
@@ -217,18 +217,18 @@ def test_schedules_train_as_one_process(trained, treatment, schedule, one_thread
 
 def test_bytes_are_counted(trained):
     """12 x 40 values a microbatch."""
-    frame = 116
+    header = 512
     for treatment, size in (("as it is", 1920), ("fp4 packed", 240)):
         report = trained[1][treatment, "GPipe"]["report"]
         count = STEPS * MICROBATCHES
         assert report["gradients"] == {
             "messages": count,
-            "bytes": count * (size + frame),
+            "bytes": count * (size + header),
             "plain_bytes": count * 1920,
         }
         assert report["activations"]["messages"] == 0  # that of the last stage goes nowhere
     assert trained[0]["fp4 packed", "1F1B"]["report"]["activations"]["bytes"] == count * (
-        480 + frame
+        480 + header
     )
 
 
@@ -260,7 +260,7 @@ def test_a_gate_in_a_plain_stage_sees_one_pass_more(trained):
     assert trained[1]["calls"] == STEPS * MICROBATCHES + 1
 
 
-def test_a_damaged_frame_is_named_and_stops_both(trained):
+def test_a_damaged_message_is_named_and_stops_both(trained):
     first, second = (rank["damaged"] for rank in trained)
     assert first.startswith("[CompressedPipelineStage] gradient 0 for stage 0 from rank 1: ")
     assert "the checksum is wrong" in first
@@ -281,6 +281,6 @@ def test_no_private_name_of_torch_is_used():
     source = Path(pipeline_stage.__file__).read_text()
     own = set(re.findall(r"def (_\w+)", source)) | set(re.findall(r"self\.(_\w+)(?: =|:)", source))
     used = set(re.findall(r"\.(_\w+)", source))
-    assert used - own == {"__version__", "_support"}
+    assert used - own == {"__version__", "_library", "_support"}
     inherited = vars(CompressedPipelineStage).keys() & set(dir(PipelineStage))
     assert {name for name in inherited if name[0] != "_"} == set(pipeline_stage._METHODS)

@@ -1,0 +1,172 @@
+"""What stays exact of what a graph of torch.compile saves: what only the graph tells. Type, size
+and strides are judged by reason_by_form() of the library, as in eager passes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
+
+from .._library import classes
+
+# Under this name a node's metadata has how it is packed: the text of a packer, or EXCLUDED.
+KEY = "slimgrad_saved"
+EXCLUDED = "excluded"
+
+REASONS = classes.SavedTensors.reasons()
+
+_CASTS = (torch.ops.prims.convert_element_type.default, torch.ops.aten._to_copy.default)
+# A graph knows of an operation that was decomposed where its parts come from. Backward takes
+# exponentials of what these read: a step of 4 bits would be most of a probability.
+_SOFTMAX = ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
+# What is reduced by less is no statistic, but a result that goes on, as of a pooling.
+_LEAST_REDUCTION = 16
+
+
+def hint(size: int | torch.SymInt) -> int:
+    """A size, or what it is in the pass that is compiled; no guard comes of it."""
+    return int(size) if isinstance(size, int) else int(size.node.hint)
+
+
+def num_bytes(value: torch.Tensor) -> int:
+    return hint(value.numel()) * value.element_size()
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta.get("val")
+
+
+def _size(node: fx.Node) -> int:
+    """The number of elements; that of the largest, if the node has several results."""
+    value = _value(node)
+    values = value if isinstance(value, tuple | list) else [value]
+    return max((hint(v.numel()) for v in values if isinstance(v, torch.Tensor)), default=0)
+
+
+def _has_tag(node: fx.Node, tag: torch.Tag) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and tag in node.target.tags
+
+
+class Forward:
+    """The forward graph. static: its parameters and buffers; wanted: the inputs that a gradient is
+    computed for; packs_inputs: whether they are what other parts of a model computed."""
+
+    def __init__(self, static: set[fx.Node], wanted: set[fx.Node], packs_inputs: bool):
+        self._static, self._wanted, self._packs_inputs = static, wanted, packs_inputs
+        self._needs_gradient: dict[fx.Node, bool] = {}
+        self._statistic: dict[fx.Node, bool] = {}
+
+    def read(self, graph: fx.Graph) -> None:
+        for node in graph.nodes:
+            inputs = node.all_input_nodes
+            self._needs_gradient[node] = node in self._wanted or any(
+                self._needs_gradient[each] for each in inputs
+            )
+            self._statistic[node] = self._is_statistic(node, inputs)
+
+    def reason(self, node: fx.Node) -> str:
+        """Why it is saved as it is, as the library says it; empty if it may be packed."""
+        if node in self._static:
+            return REASONS["leaf"]
+        if self._comes_from_leaf(node):
+            return REASONS["of leaf"]
+        is_own = node.op == "placeholder" and not self._packs_inputs
+        if is_own or not self._needs_gradient[node] or self._statistic[node]:
+            return REASONS["no gradient"]
+        return ""
+
+    def _comes_from_leaf(self, node: fx.Node) -> bool:
+        while node.op == "call_function" and node.all_input_nodes:
+            is_view = getattr(node.target, "is_view", False) or node.target is operator.getitem
+            if not is_view and node.target not in _CASTS:
+                return False
+            node = node.all_input_nodes[0]
+        return node in self._static
+
+    def _is_statistic(self, node: fx.Node, inputs: list[fx.Node]) -> bool:
+        """Means and deviations, maxima and sums of a softmax, log-sum-exp: in eager passes what an
+        operation saves beside its result, where no gradient goes through."""
+        if node.op != "call_function" or not inputs:
+            return False
+        if node.target is operator.getitem:
+            parent = inputs[0]
+            returns = getattr(getattr(parent.target, "_schema", None), "returns", ())
+            is_beside = len(returns) > 1 and node.args[1] != 0  # split() returns one: a list
+            return self._statistic[parent] or (
+                is_beside and not _has_tag(parent, torch.Tag.reduction)
+            )
+        if _has_tag(node, torch.Tag.reduction):
+            return _LEAST_REDUCTION * _size(node) <= _size(inputs[0])
+        if _has_tag(node, torch.Tag.pointwise) or getattr(node.target, "is_view", False):
+            large = [each for each in inputs if _size(each) >= _size(node)]
+            return bool(large) and all(self._statistic[each] for each in large)
+        return False
+
+
+class Reader:
+    """What backward does with one of its inputs, before a gradient comes in."""
+
+    def __init__(self, saved: fx.Node, of_gradients: set[fx.Node]):
+        self._saved, self._of_gradients = saved, of_gradients
+
+    @cached_property
+    def _cone(self) -> list[fx.Node]:
+        """The readers, and those of what is recomputed from it alone."""
+        found: dict[fx.Node, None] = {}
+        waiting = [self._saved]
+        while waiting:
+            for user in waiting.pop().users:
+                if user.op == "call_function" and user not in found:
+                    found[user] = None
+                    if user not in self._of_gradients:
+                        waiting.append(user)
+        return list(found)
+
+    def how(self) -> str | None:
+        """How its readers are packed, if all that say it say the same: the text of a packer. Parts
+        of a graph that are in no module say nothing."""
+        texts = {node.meta.get("custom", {}).get(KEY) for node in self._cone_of_first()}
+        texts = texts or {self._saved.meta.get("custom", {}).get(KEY)}
+        return texts.pop() if len(texts) == 1 else None
+
+    def _cone_of_first(self) -> Iterator[fx.Node]:
+        return (node for node in self._saved.users if node.op == "call_function")
+
+    def reason(self) -> str:
+        for node in self._cone:
+            original = node.meta.get("original_aten")
+            if getattr(original, "_opname", "") in _SOFTMAX:
+                return REASONS["softmax"]
+            if node.meta.get("recompute") in (
+                CheckpointPolicy.MUST_RECOMPUTE,
+                CheckpointPolicy.PREFER_RECOMPUTE,
+            ):
+                return REASONS["checkpoint"]
+            if node.target is torch.ops.aten.as_strided.default:
+                return REASONS["layout"]
+        return ""
+
+
+def reason_by_value(value: torch.Tensor, min_elements: int) -> str:
+    """What type, device, size and strides say."""
+    key = torch._C._dispatch_key_for_device(value.device.type)
+    if not torch._C._dispatch_has_kernel_for_dispatch_key("slimgrad::pack_saved_in_graph", key):
+        return REASONS["device"]
+    sizes, strides = ([hint(n) for n in each] for each in (value.shape, value.stride()))
+    form = torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+    return classes.SavedTensors.reason_by_form(form, min_elements)
+
+
+def of_gradients(graph: fx.Graph, saved: set[fx.Node]) -> set[fx.Node]:
+    """The nodes of a backward graph that depend on more than what was saved."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        is_gradient = node.op == "placeholder" and node not in saved
+        if is_gradient or any(each in found for each in node.all_input_nodes):
+            found.add(node)
+    return found

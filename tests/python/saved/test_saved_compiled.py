@@ -1,0 +1,396 @@
+"""Saved tensors in graphs of torch.compile: what is packed, what stays, and how draws go on."""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from saved_samples import Block, Gpt, Left
+from torch import nn
+
+import slimgrad as sg
+
+SMALL = sg.Saved(bits=8, min_elements=64)
+NEAREST = sg.Saved(bits=8, rounding="nearest", min_elements=64)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        yield
+    torch._dynamo.reset()
+
+
+def chain(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)
+    )
+
+
+def block(seed=0):
+    torch.manual_seed(seed)
+    return Block()
+
+
+def step(model, forward, x):
+    """The gradients of one step."""
+    model.zero_grad()
+    y = forward(x)
+    (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def largest_error(a, b):
+    return max(((b[k] - a[k]).norm() / a[k].norm().clamp(min=1e-3)).item() for k in a)
+
+
+def rows(seed=1):
+    return torch.randn(16, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def tokens(seed=1, batch=4):
+    return torch.randn(batch, 16, 64, generator=torch.Generator().manual_seed(seed))
+
+
+def same(a, b):
+    return all(torch.equal(a[k], b[k]) for k in a)
+
+
+# ---- what is packed ------------------------------------------------------------------------------
+
+
+def test_gradients_are_those_of_an_eager_pass():
+    """Rounded to the nearest, where both save the same: the results of ReLUs."""
+    plain, eager, model = chain(), chain(), chain()
+    sg.compress(eager, saved=NEAREST)
+    controller = sg.compress(model, saved=NEAREST)
+    a, b = step(eager, eager, rows()), step(model, torch.compile(model, fullgraph=True), rows())
+    assert largest_error(a, b) < 1e-5
+    assert 1e-4 < largest_error(step(plain, plain, rows()), b) < 0.05
+    tally = controller.saved.tally
+    assert tally.packed == 2 and tally.plain_bytes == 2 * 16 * 64 * 4
+    assert set(tally.left) <= {Left.NO_GRADIENT, Left.TYPE}
+
+
+def test_a_block_is_as_exact_as_in_an_eager_pass():
+    plain, eager, model = block(), block(), block()
+    sg.compress(eager, saved=SMALL, seed=1)
+    controller = sg.compress(model, saved=SMALL, seed=1)
+    exact = step(plain, plain, tokens())
+    a, b = step(eager, eager, tokens()), step(model, torch.compile(model, fullgraph=True), tokens())
+    assert largest_error(exact, b) < 1.5 * largest_error(exact, a) < 0.1
+    tally = controller.saved.tally
+    assert tally.packed >= 8 and tally.bytes < 0.3 * tally.plain_bytes
+    # Log-sum-exp, means and deviations; the input of the model.
+    assert tally.left[Left.NO_GRADIENT][0] >= 3
+
+
+def test_what_softmax_reads_stays_exact():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.mask = nn.Linear(64, 192), torch.ones(16, 16).tril() == 0
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).split(64, 2)
+            scores = (q @ k.transpose(1, 2)).masked_fill(self.mask, float("-inf"))
+            return scores.softmax(-1) @ v
+
+    torch.manual_seed(0)
+    plain = Attention()
+    model = copy.deepcopy(plain)
+    controller = sg.compress(model, saved=NEAREST)
+    a, b = step(plain, plain, tokens()), step(model, torch.compile(model), tokens())
+    assert all(torch.isfinite(gradient).all() for gradient in b.values())
+    assert largest_error(a, b) < 0.02
+    assert Left.SOFTMAX in controller.saved.tally.left
+
+
+def test_tensors_with_inf_come_back_as_they_were():
+    class Gate(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(32, 64), nn.Linear(64, 8)
+
+        def forward(self, x):
+            y = self.a(x)
+            y = y.masked_fill(y > 1, float("inf")) * 0.5
+            return self.b(y).clamp(-1, 1)
+
+    torch.manual_seed(0)
+    plain = Gate()
+    model = copy.deepcopy(plain)
+    sg.compress(model, saved=NEAREST)
+    a, b = step(plain, plain, rows()), step(model, torch.compile(model), rows())
+    for name in a:
+        assert torch.equal(a[name].isnan(), b[name].isnan())
+        torch.testing.assert_close(a[name], b[name], equal_nan=True)
+
+
+def test_exact_packing_leaves_graphs_alone():
+    plain, model = chain(), chain()
+    controller = sg.compress(model, saved="exact")
+    b = step(model, torch.compile(model), rows())
+    assert largest_error(step(plain, plain, rows()), b) < 1e-5
+    assert controller.saved.tally.packed == 0
+
+
+def test_included_and_excluded_modules():
+    model = nn.Sequential(block(1), block(2))
+    plain = copy.deepcopy(model)
+    controller = sg.compress(model, saved=SMALL, exclude="0")
+    x = tokens()
+    exact, b = step(plain, plain, x), step(model, torch.compile(model, fullgraph=True), x)
+    assert Left.EXCLUDED in controller.saved.tally.left
+    # Nothing of the second block's is exact, and gradients of weights above it are.
+    assert ((b["1.up.weight"] - exact["1.up.weight"]).norm() / exact["1.up.weight"].norm()) > 1e-3
+    controller.remove()
+    torch._dynamo.reset()
+    controller = sg.compress(model, saved=SMALL, include="1.up")
+    b = step(model, torch.compile(model, fullgraph=True), x)
+    assert controller.saved.tally.packed == 1
+    wrong = [k for k in b if ((b[k] - exact[k]).norm() / exact[k].norm().clamp(min=1e-3)) > 1e-4]
+    assert wrong == ["1.up.weight"]
+
+
+# ---- draws ---------------------------------------------------------------------------------------
+
+
+def test_draws_are_reproducible_and_new_in_every_step():
+    results = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        model = block()
+        controller = sg.compress(model, saved=SMALL, seed=7)
+        forward = torch.compile(model)
+        results.append([step(model, forward, tokens()) for _ in range(3)])
+    assert all(same(a, b) for a, b in zip(*results, strict=True))
+    assert not same(results[0][0], results[0][1])
+    state = controller.state_dict()
+    after = step(model, forward, tokens())
+    controller.load_state_dict(state)
+    assert same(after, step(model, forward, tokens()))
+
+
+def test_gradients_are_unbiased():
+    plain, model = chain(), chain()
+    sg.compress(model, saved=sg.Saved(bits=2, min_elements=64), seed=3)
+    forward = torch.compile(model)
+    exact = step(plain, plain, rows())
+    runs = [step(model, forward, rows()) for _ in range(400)]
+    for name in ("2.weight", "4.weight"):
+        samples = torch.stack([run[name] for run in runs]).double()
+        scores = (samples.mean(0) - exact[name]) / (samples.std(0) / 400**0.5 + 1e-7)
+        assert samples.std(0).max() > 0
+        # Normal, if unbiased: of mean square 1, where elements of a row go together.
+        assert scores.square().mean() < 2 and scores.mean().abs() < 0.25
+
+
+# ---- ways to compile -----------------------------------------------------------------------------
+
+
+def test_compiled_before_compress_and_removed_again():
+    model, plain = block(), block()
+    forward = torch.compile(model)
+    with torch._dynamo.config.patch(error_on_recompile=False):
+        a = step(model, forward, tokens())
+        controller = sg.compress(model, saved=SMALL, seed=1)
+        b = step(model, forward, tokens())
+        assert controller.saved.tally.packed >= 8
+        controller.remove()
+        c = step(model, forward, tokens())
+    exact = step(plain, plain, tokens())
+    assert largest_error(exact, a) < 1e-4 < largest_error(exact, b) and same(a, c)
+
+
+@pytest.mark.parametrize("first", ["plain", "packed"])
+def test_a_plain_model_of_the_class_is_plain(first):
+    """Compiled code is kept by the code object, and graphs by what is in them, in caches."""
+    plain, packed = block(), block()
+    sg.compress(packed, saved=SMALL, seed=1)
+    exact = step(plain, plain, tokens())
+    order = [plain, packed] if first == "plain" else [packed, plain]
+    with torch._dynamo.config.patch(error_on_recompile=False):
+        errors = {}
+        for model in order:
+            errors[model is plain] = largest_error(
+                exact, step(model, torch.compile(model), tokens())
+            )
+    assert errors[True] < 1e-4 < errors[False]
+
+
+def test_blocks_that_are_compiled_pack_their_inputs():
+    def model():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(64, 64), Block(), Block())
+
+    plain, packed = model(), model()
+    controller = sg.compress(packed, saved=SMALL, seed=1)
+    exact = step(plain, plain, tokens())
+    with torch._dynamo.config.patch(error_on_recompile=False):
+        for layers in (plain[1:], packed[1:]):
+            for layer in layers:
+                layer.compile(fullgraph=True)
+        assert largest_error(exact, step(plain, plain, tokens())) < 1e-4
+        a = step(packed, packed, tokens())
+        assert largest_error(exact, step(plain, plain, tokens())) < 1e-4
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        b = step(packed, packed, tokens())
+    assert 1e-3 < largest_error(exact, a) < 0.1 and not same(a, b)
+    tally = controller.saved.tally
+    assert tally.packed >= 16 and tally.bytes < 0.3 * tally.plain_bytes
+    size = tokens().nbytes
+    counted = sg.saved_bytes(packed, (tokens(),))
+    assert counted.plain > 1.5 * counted.total and counted.left
+    assert tally.left.get(Left.NO_GRADIENT, (0, 0))[1] < 3 * size
+
+
+def test_a_graph_break():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Block(), Block()
+
+        def forward(self, x):
+            x = self.a(x)
+            torch._dynamo.graph_break()
+            return self.b(x)
+
+    torch.manual_seed(0)
+    plain = Broken()
+    model = copy.deepcopy(plain)
+    controller = sg.compress(model, saved=SMALL, seed=1)
+    forward = torch.compile(model)
+    exact, a = step(plain, plain, tokens()), step(model, forward, tokens())
+    assert 1e-3 < largest_error(exact, a) < 0.1
+    assert controller.saved.tally.packed >= 16
+    assert not same(a, step(model, forward, tokens()))
+
+
+def test_saved_tensors_around_a_compiled_model():
+    model, plain = block(), block()
+    forward = torch.compile(model)
+    packing = sg.saved_tensors(8, min_elements=64, seed=1)
+    with packing:
+        y = forward(tokens())
+    (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum().backward()
+    b = {name: p.grad.clone() for name, p in model.named_parameters()}
+    assert 1e-3 < largest_error(step(plain, plain, tokens()), b) < 0.1
+    assert packing.tally.packed >= 8
+
+
+def test_dynamic_shapes():
+    plain, model = block(), block()
+    controller = sg.compress(model, saved=SMALL, seed=1)
+    forward = torch.compile(model, dynamic=True, fullgraph=True)
+    for batch in (4, 3, 6):
+        exact, b = (step(m, f, tokens(batch=batch)) for m, f in ((plain, plain), (model, forward)))
+        assert 1e-3 < largest_error(exact, b) < 0.1
+    assert controller.saved.tally.packed >= 8
+
+
+def test_autocast():
+    plain, model = block(), block()
+    controller = sg.compress(model, saved=SMALL, seed=1)
+    forward = torch.compile(model, fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        exact, b = step(plain, plain, tokens()), step(model, forward, tokens())
+    assert largest_error(exact, b) < 0.1
+    assert controller.saved.tally.packed >= 8
+
+
+def test_checkpointing_inside():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Block(), Block()
+
+        def forward(self, x):
+            x = self.a(x)
+            return torch.utils.checkpoint.checkpoint(self.b, x, use_reentrant=False)
+
+    torch.manual_seed(0)
+    plain = Outer()
+    model = copy.deepcopy(plain)
+    controller = sg.compress(model, saved=SMALL, seed=1)
+    exact = step(plain, plain, tokens())
+    b = step(model, torch.compile(model, fullgraph=True), tokens())
+    inside = {k: v for k, v in b.items() if k.startswith("b.")}
+    assert largest_error({k: exact[k] for k in inside}, inside) < 1e-3 < largest_error(exact, b)
+    assert Left.CHECKPOINT in controller.saved.tally.left
+
+
+def test_without_gradients_and_in_evaluation():
+    model, plain = block(), block()
+    sg.compress(model, saved=SMALL, seed=1)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model)(tokens()), plain(tokens()))
+
+
+def test_another_backend_says_that_nothing_is_packed():
+    plain, model = block(), block()
+    sg.compress(model, saved=SMALL, seed=1)
+    b = step(model, torch.compile(model, backend="aot_eager"), tokens())
+    assert largest_error(step(plain, plain, tokens()), b) < 1e-4
+
+
+# ---- counting ------------------------------------------------------------------------------------
+
+
+def test_saved_bytes_of_a_compiled_model():
+    torch.manual_seed(0)
+    model = Gpt()
+    ids = torch.randint(32, (4, 33))
+    controller = sg.compress(model, saved=sg.Saved(bits=4, min_elements=64), seed=1)
+    forward = torch.compile(model)
+    forward(ids).backward()
+    counted = sg.saved_bytes(forward, (ids,))
+    tally = controller.saved.tally
+    assert counted.total == pytest.approx(tally.bytes + tally.left_bytes, rel=0.15)
+    assert counted.plain - counted.total == tally.plain_bytes - tally.bytes
+    assert Left.SOFTMAX in counted.left and Left.SOFTMAX in controller.summary()
+
+
+# ---- caches --------------------------------------------------------------------------------------
+
+_PROCESS = """
+import sys, torch
+sys.path.insert(0, {tests!r})
+from saved_samples import Block
+import slimgrad as sg
+from torch._dynamo.utils import counters
+for how in sys.argv[1:]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Block()
+    if how == "packed":
+        controller = sg.compress(model, saved=sg.Saved(bits=2, min_elements=64), seed=1)
+    x = torch.randn(4, 16, 64, generator=torch.Generator().manual_seed(1))
+    torch.compile(model)(x).square().sum().backward()
+    packed = controller.saved.tally.packed if how == "packed" else 0
+    hits = counters["aot_autograd"]["autograd_cache_hit"]
+    print(how, packed, model.up.weight.grad.norm().item(), hits)
+"""
+
+
+def test_a_cache_of_another_process(tmp_path):
+    code = _PROCESS.format(tests=str(Path(__file__).parents[1]))
+
+    def run(*hows):
+        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", code, *hows], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return [line.split() for line in done.stdout.splitlines()]
+
+    plain, packed = run("plain", "packed")
+    packed_again, plain_again = run("packed", "plain")
+    assert plain[1:3] == plain_again[1:3] and packed[1:3] == packed_again[1:3]
+    assert plain[2] != packed[2] and int(packed_again[1]) >= 8
+    assert int(plain_again[3]) == 2  # hits
