@@ -1,6 +1,6 @@
 // Deltas: what changed between two tensors, or two sets of tensors, without loss. A trainer sends
 // them to servers that have the weights of the step before; a folder of checkpoints keeps them.
-// docs/format.md has the bytes, docs/weight_sync.md the use.
+// docs/format.md has the bytes, docs/guides/weight_sync.md the use.
 //
 //   std::vector<std::uint8_t> payload = delta(base, changed);     // both DeltaTensor
 //   std::vector<std::uint8_t> values = apply_delta(base.bytes, payload);  // bit for bit
@@ -131,9 +131,15 @@ std::vector<std::uint8_t> delta(
     std::optional<std::vector<std::pair<std::string, std::string>>> metadata = std::nullopt,
     const Parallel& parallel = {});
 
-// Throws WrongBase unless the set of these tensors is the base.
-void check_base(const DeltaSet& set, std::span<const DeltaTensor> base,
+// Throws WrongBase unless the set of these tensors is the base. With kLast a tensor with a delta is
+// taken to be the one that the delta names, which applying it proves, and only others are hashed.
+void check_base(const DeltaSet& set, std::span<const std::uint8_t> file,
+                std::span<const DeltaTensor> base, Verification verification,
                 const Parallel& parallel = {});
+// Throws PayloadError unless the tensors of the entries are the result: those of deltas, which
+// applying them proves, and these, the others.
+void check_result(const DeltaSet& set, std::span<const std::uint8_t> file,
+                  std::span<const DeltaTensor> others, const Parallel& parallel = {});
 // The bytes that an entry stands for: a delta to the base's tensor of that name, or a lossless
 // payload. Throws PayloadError unless its payload announces the type and shape of the entry and,
 // if it is a delta, `base`, which is null if there is no such tensor, has as many bytes.

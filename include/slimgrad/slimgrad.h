@@ -3,6 +3,7 @@
 #define SLIMGRAD_SLIMGRAD_H_
 
 #include <slimgrad/apply.h>
+#include <slimgrad/delta.h>
 #include <slimgrad/distribution.h>
 #include <slimgrad/error.h>
 #include <slimgrad/fewbit.h>

@@ -119,6 +119,19 @@ TORCH_LIBRARY(slimgrad, m) {
       kDraws);
   m.def("load_file(Tensor file, int? max_bytes=None) -> (str[], Tensor[])");
 
+  // Deltas (torch/coding/delta.cc), of a tensor and of a set of tensors with names. inspect_delta:
+  // name, type, hash of the base, hash of the result for each tensor, for a set those of the whole
+  // first; then the bytes of values and of payload of each.
+  m.def("delta(Tensor base, Tensor changed) -> Tensor");
+  m.def("apply_delta(Tensor base, Tensor payload) -> Tensor");
+  m.def("apply_delta_(Tensor(a!) base, Tensor payload) -> ()");
+  m.def(
+      "delta_set(Tensor[] base, str[] base_names, Tensor[] changed, str[] changed_names) -> Tensor");
+  m.def(
+      "apply_delta_set(Tensor[] base, str[] names, Tensor payload, int? max_bytes=None) -> "
+      "(str[], Tensor[])");
+  m.def("inspect_delta(Tensor payload) -> (str[], int[])");
+
   // The state of a gate: what is not given has its default. slimgrad::GateGroup has the rest.
   m.def(slimgrad::torch_ops::new_gate_plan_schema().c_str());
   m.def("new_gate_stats() -> Tensor");

@@ -40,6 +40,7 @@ def test_no_example_is_forgotten():
         "finetune_bert.py",
         "flower_federated.py",  # run by tests/clients/flower
         "huggingface.py",
+        "weight_sync.py",
         "cpp",
         "notebooks",
     }
@@ -47,6 +48,23 @@ def test_no_example_is_forgotten():
         *SMALL_NOTEBOOKS,
         "federated",  # run by tests/clients/flower
     }
+
+
+def test_weight_sync_over_gloo(tmp_path):
+    out = run(sys.executable, EXAMPLES / "weight_sync.py", "--steps", 3, "--width", 64, cwd=tmp_path)
+    hashes = re.findall(r"rank \d: (\w{32})", out)
+    assert len(hashes) == 3 and len(set(hashes)) == 1, out
+
+
+def test_weight_sync_through_a_folder(tmp_path):
+    """The second receiver joins late, and ends with the same weights."""
+    out = run(
+        sys.executable, EXAMPLES / "weight_sync.py", "--folder", tmp_path / "w", "--steps", 9
+    )
+    hashes = re.findall(r"(?:trainer:|deltas,) (\w{32})", out)
+    assert len(hashes) == 3 and len(set(hashes)) == 1, out
+    sizes = re.findall(r"step \d+: (\d+) bytes for (\d+)", out)
+    assert len(sizes) == 9 and all(int(coded) < int(full) / 8 for coded, full in sizes), out
 
 
 def test_analyse_gradients(tmp_path):

@@ -54,14 +54,14 @@ class DeltaScratch {
 // A sparse change as the encoder keeps it until the table of gaps is known.
 struct SparseChange {
   std::uint16_t gap, start;
-  std::uint32_t frequency;  // of 2^16, from `start` on
-  std::uint8_t context;
-  delta_format::Symbol symbol;
+  std::uint16_t frequency;  // of 2^16, from `start` on
+  std::uint8_t context, symbol;
+  std::uint64_t extra;
 };
 
 struct DenseSymbol {
-  std::uint8_t context;
-  delta_format::Symbol symbol;
+  std::uint8_t context, symbol;
+  std::uint64_t extra;
 };
 
 struct CodedBlock {

@@ -158,6 +158,7 @@ class BlockDecode {
 
 DeltaTables::DeltaTables(const DeltaCode& of)
     : code(of), hazards(hazards_of(of)), tables(of.tables.size()), slots() {
+  if (tables.empty()) return;  // nothing changed
   for (std::size_t t = 0; t < tables.size(); ++t)
     kernels::build_decode_table(of.tables[t], tables[t]);
   for (std::size_t c = 0; c < slots.size(); ++c) slots[c] = tables[of.table_of[c]].slots();
