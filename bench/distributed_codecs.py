@@ -65,7 +65,8 @@ RIVALS: dict[str, Callable] = {
 
 # Of ours: one of every kind, those with a table both counted and fitted.
 OURS = ["lossless", "fp8", "fp6", "fp4", "uniform8", "uniform8 gennorm", "uniform4"]
-OURS += ["uniform4 gennorm", "uniform2", "uniform2 gennorm", "packed8", "packed4", "pruned"]
+OURS += ["uniform4 gennorm", "uniform2", "uniform2 gennorm", "packed8", "packed4", "rate4"]
+OURS += ["rate2", "rate2 gennorm", "pruned"]
 
 
 def _ours(name: str) -> Callable:
@@ -76,7 +77,7 @@ def _ours(name: str) -> Callable:
         settings = {"": {}, "feedback": {"error_feedback": True}}.get(more, {"model": more})
         model = _ddp(model)
         codec = sg.distributed.Codec.parse(kind, **settings)
-        sg.distributed.register(model, codec)
+        model.slimgrad_plan = sg.distributed.register(model, codec)
         return model
 
     return make

@@ -36,7 +36,9 @@ from bench.fewbit_convergence import generated_text, pattern_batches, text_task
 from bench.timing import commit
 
 NAMES = ["float32", "fp16 hook", "fp8", "fp6", "fp4", "uniform8", "uniform4", "uniform2", "pruned"]
+NAMES += ["rate4", "rate3", "rate2", "rate1.5", "rate1"]
 NAMES += ["fp4 feedback", "uniform4 feedback", "uniform2 feedback"]  # pruned knows none
+NAMES += ["rate3 feedback", "rate2 feedback", "rate1.5 feedback", "rate1 feedback"]
 
 
 def demo_task(seed: int):
@@ -60,8 +62,9 @@ def gpt_task(seed: int):
 TASKS = {"demo": (demo_task, 100), "GPT": (gpt_task, 300)}  # and steps
 
 
-def train(task: str, name: str, seed: int, shorter: float) -> list[float]:
-    """The curve; both ranks see the same batch and take half of it."""
+def train(task: str, name: str, seed: int, shorter: float) -> tuple[list[float], float | None]:
+    """The curve, and the bits that a gradient took, of what we sent; both ranks see the same batch
+    and take half of it."""
     make, steps = TASKS[task]
     steps = max(10, round(steps * shorter) // 10 * 10)
     torch.manual_seed(seed)
@@ -78,7 +81,11 @@ def train(task: str, name: str, seed: int, shorter: float) -> list[float]:
         losses.append(loss.detach())
     mean = torch.stack(losses).double()
     dist.all_reduce(mean)
-    return (mean / 2).view(10, -1).mean(1).tolist()
+    bits = None
+    if plan := getattr(model, "slimgrad_plan", None):
+        # Two ranks send every value once: half of them to the other's shard, half as the sum.
+        bits = 8 * plan.sent_bytes / (steps * sum(p.numel() for p in model.parameters()))
+    return (mean / 2).view(10, -1).mean(1).tolist(), bits
 
 
 def _rank(rank: int, port: int, wanted: list, shorter: float, out: Path | None, record: dict):
@@ -86,10 +93,13 @@ def _rank(rank: int, port: int, wanted: list, shorter: float, out: Path | None, 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     for task, name in wanted:
-        curves = [train(task, name, seed, shorter) for seed in range(record["seeds"])]
+        runs = [train(task, name, seed, shorter) for seed in range(record["seeds"])]
+        curves = [curve for curve, _ in runs]
         if rank == 0:
             row = {"model": task, "name": name, "losses": [round(c[-1], 5) for c in curves]}
             row["curve"] = [round(statistics.mean(tenth), 4) for tenth in zip(*curves, strict=True)]
+            if runs[0][1] is not None:
+                row["bits"] = round(statistics.mean(bits for _, bits in runs if bits), 3)
             row["commit"] = commit()
             record["rows"].append(row)
             print(f"{task} {name}: {row['losses']}", flush=True)

@@ -131,6 +131,7 @@ def zipnn_coder(data: bytes, dtype: torch.dtype) -> dict:
 def our_coder(x: torch.Tensor, num_bytes: int, mode: str, fresh: bool = False, **options) -> dict:
     ops = torch.ops.slimgrad
     defaults = {"bits": 8, "exponent_bits": 4, "mantissa_bits": 3, "scale": 0.0, "threshold": 0.0}
+    defaults |= {"rate": 0.0, "max_error": 0.0}
     defaults |= {"survivors": "exact", "coder": "rans", "model": "counted"}
     defaults |= {"rounding": "nearest", "seed": 0}
     arguments = defaults | options

@@ -23,7 +23,7 @@ struct Options {
   std::string in, out, mode = "lossless", format = "1-4-3", coder = "rans", model = "counted",
                        survivors = "exact";
   int bits = 8, num_threads = default_num_threads();
-  double scale = 0, threshold = 0;
+  double scale = 0, threshold = 0, rate = 0, max_error = 0;
   bool bfloat16 = false, quiet = false;
 };
 
@@ -37,6 +37,8 @@ EncodeOptions encode_options(const Options& options) {
   result.bits = options.bits;
   result.scale = options.scale;
   result.threshold = options.threshold;
+  result.rate = options.rate;
+  result.max_error = options.max_error;
   return result;
 }
 
@@ -51,6 +53,8 @@ void check_effects(const Options& options) {
                        "--mode " + options.mode);
   };
   require("--bits", options.bits != defaults.bits, is_uniform, "--mode uniform");
+  require("--rate", options.rate != defaults.rate, is_uniform, "--mode uniform");
+  require("--max-error", options.max_error != defaults.max_error, is_uniform, "--mode uniform");
   require("--format", options.format != defaults.format, has_format,
           "--mode float or float survivors");
   require("--scale", options.scale != defaults.scale, is_uniform || has_format,
@@ -91,11 +95,13 @@ Coded encode_tensor(const NamedTensor& tensor, EncodeOptions options, int num_th
   const std::span<std::uint8_t> room = file.map(offset, room_for(view));
   PayloadEncoder encoder(view, options, room);
   progress.part(tensor.name, tensor.bytes.size());
-  for_block_ranges(encoder.num_blocks(), num_threads, progress,
-                   [&](std::size_t first, std::size_t last) {
-                     encoder.run(first, last);
-                     release(share_of(tensor.bytes, first, last, encoder.num_blocks()));
-                   });
+  do {
+    for_block_ranges(encoder.num_blocks(), num_threads, progress,
+                     [&](std::size_t first, std::size_t last) {
+                       encoder.run(first, last);
+                       release(share_of(tensor.bytes, first, last, encoder.num_blocks()));
+                     });
+  } while (encoder.correct());
   const std::span<std::uint8_t> payload = room.first(encoder.finish());
   encoder.write(payload);
   return {payload.size(), inspect(payload).kind};
@@ -235,6 +241,11 @@ Action declare(Flags& flags) {
       .show_default()
       .offer({"lossless", "uniform", "float", "pruned"});
   flags.option("--bits", options->bits, "Bits of uniform codes, 2 to 8").show_default();
+  flags.option(
+      "--rate", options->rate,
+      "Bits a value that a payload of the mode uniform takes, up to 16, instead of --bits");
+  flags.option("--max-error", options->max_error,
+               "Largest error of the mode uniform, instead of --bits and --scale");
   flags.option("--format", options->format, "Format of float codes").show_default();
   flags.option("--scale", options->scale,
                "Step of the mode uniform, scale of float codes; 0: from the largest magnitude");

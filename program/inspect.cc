@@ -23,7 +23,12 @@ Json parameters_of(const PayloadInfo& info) {
   Json json = Json::object();
   if (info.kind != PayloadKind::kRaw) json["blocks"] = info.num_blocks();
   if (info.kind == PayloadKind::kUniform) {
-    json["bits"] = info.bits;
+    if (info.bits > 0) json["bits"] = info.bits;
+    if (info.rate > 0) {
+      json["rate"] = info.bits_per_value();
+      json["rate_asked"] = info.rate;
+      json["rate_reached"] = info.rate_reached();
+    }
     json["model"] = table_model_name(info.model);
     if (info.model != TableModel::kCounted) {
       json["model_shape"] = info.model_shape;

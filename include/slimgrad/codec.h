@@ -18,9 +18,12 @@
 namespace slimgrad {
 
 struct Codec {
-  // kLossless, kUniform (`bits`), kFloat (`format`) or kPruned (to `sparsity`).
+  // kLossless, kUniform (`bits`, or `rate`), kFloat (`format`) or kPruned (to `sparsity`).
   PayloadKind kind = PayloadKind::kUniform;
   int bits = 8;  // 2 to 8
+  // kUniform: above 0, bits a value that every tensor takes on the wire, up to 16, instead of
+  // `bits`.
+  double rate = 0;
   FloatFormat format = FloatFormat(5, 2);
   // kNone: codes of exactly as many bits as they have, for kUniform and kFloat.
   EntropyCoder coder = EntropyCoder::kRans;
@@ -37,11 +40,12 @@ struct Codec {
   std::int64_t min_elements = 4096;  // tensors of fewer values travel as they are
 
   // "lossless", "fp8" to "fp2", "uniform8" to "uniform2", "packed8" to "packed4", "pruned", which
-  // are names(); or a format such as "1-4-3". Throws InvalidArgument for other names.
+  // are names(); or a rate such as "rate2" or "rate1.5", or a format such as "1-4-3". Throws
+  // InvalidArgument for other names.
   static Codec parse(std::string_view name);
   static std::vector<std::string> names();
 
-  // One of names(), or a format.
+  // One of names(), a rate or a format.
   std::string name() const;
   bool is_exact() const { return kind == PayloadKind::kLossless; }
   Rounding rounding_in_force() const {
@@ -56,6 +60,7 @@ struct Codec {
   static void visit(Self& self, const Field& field) {
     field("kind", self.kind);
     field("bits", self.bits);
+    field("rate", self.rate);
     field("format", self.format);
     field("coder", self.coder);
     field("model", self.model);

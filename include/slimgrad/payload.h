@@ -5,11 +5,11 @@
 //   PayloadInfo info = inspect(payload);
 //   std::vector<std::uint8_t> bytes = decode(payload);   // info.num_bytes() of them
 //
-// **Kinds.** kLossless gives back every bit, of all five types. kUniform (2 to 8 bits) and kFloat
-// (codes of a FloatFormat) quantize; kPruned is for what prune() made: zeros, +-threshold and
-// survivors; they take float32, bfloat16 and float16. A tensor that its kind would not make
-// smaller is stored as it is (kRaw): no payload is more than 64 bytes longer than a tensor of at
-// least one value.
+// **Kinds.** kLossless gives back every bit, of all five types. kUniform (2 to 8 bits, or a rate)
+// and kFloat (codes of a FloatFormat) quantize; kPruned is for what prune() made: zeros,
+// +-threshold and survivors; they take float32, bfloat16 and float16. A tensor that its kind would
+// not make smaller is stored as it is (kRaw): no payload is more than 64 bytes longer than a tensor
+// of at least one value.
 //
 // A lossless float32 tensor with many zeros is coded as kPruned with exact survivors and a
 // threshold of 0, which is lossless too.
@@ -77,6 +77,17 @@ struct EncodeOptions {
   // kUniform. The probabilities are counted in every block, or come from a law fitted to the
   // non-zero values, whose parameters are all that travels.
   int bits = 8;
+  // Instead of bits and scale, with as many levels as it takes (up to 2^20 for each sign):
+  // rate: bits a value of the whole payload, above 0 to 16. The step is chosen for it, from a
+  // sample of every block or, with a model, in closed form from the fitted law; if the payload
+  // misses it by more than 1.5 % (3.5 % below 2^18 values), PayloadEncoder::correct() chooses
+  // another. At low rates this is stochastic pruning and rounding in one.
+  // PayloadInfo::rate_reached() says whether the tensor has a payload of that size: zeros have not.
+  // With an entropy coder of kRans. max_error: the largest error of a value, beside one unit in the
+  // last place of its type. The step is twice as large, or as large with stochastic rounding; where
+  // that takes more levels than there are, the tensor is coded without loss.
+  double rate = 0;
+  double max_error = 0;
   TableModel model = TableModel::kCounted;
   // The number of values, evenly spread over the tensor, that a law is fitted to; 0: all. A few
   // thousand get the shape within some percent, which costs a thousandth of a bit per value, and
@@ -134,6 +145,10 @@ void decode_into(std::span<const std::uint8_t> payload, std::span<std::uint8_t> 
 //   std::vector<std::uint8_t> payload(encoder.finish());
 //   encoder.write(payload);
 //
+// and with a rate, for which a step may have to be corrected,
+//
+//   do parallel_for(...); while (encoder.correct());
+//
 // The tensor must outlive the encoder. run() of disjoint ranges may be concurrent; finish() comes
 // after all of them, and gives the size of the payload.
 //
@@ -150,6 +165,9 @@ class PayloadEncoder {
 
   std::size_t num_blocks() const;
   void run(std::size_t first, std::size_t last);
+  // After all blocks: whether they have to run again, because the step was changed for the payload
+  // to have the rate that was asked for. Rarely true, at most four times, never without a rate.
+  bool correct();
   std::size_t finish();
   // REQUIRES: out has finish() bytes.
   void write(std::span<std::uint8_t> out) const;

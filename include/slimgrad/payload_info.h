@@ -45,13 +45,16 @@ struct PayloadInfo {
   PayloadKind kind = PayloadKind::kRaw;
   int block_log2 = 18;  // a block holds 2^block_log2 values; not for kRaw
 
-  // kUniform: a value is an integer of at most half = 2^(bits-1) - 1 times scale. With a model
+  // kUniform: a value is an integer of at most half = 2^(bits-1) - 1 times scale; with bits of 0,
+  // which rate and max_error of EncodeOptions ask for, any integer of up to 2^20. With a model
   // other than kCounted, which is a generalized normal law, its shape, and its scale in units of
   // `scale`; both are numbers that the header's 16 bits can hold.
   // kFloat, and kPruned with Survivors::kFloat: a value of 1-exponent_bits-mantissa_bits times
   // scale.
   float scale = 1;
   int bits = 8;
+  float rate =
+      0;  // with bits of 0: bits a value that the payload was to take; 0: the step was given
   TableModel model = TableModel::kCounted;
   double model_shape = 0;
   double model_scale = 0;
@@ -70,6 +73,18 @@ struct PayloadInfo {
     std::uint64_t product = 1;
     for (const std::uint64_t length : shape) product *= length;
     return product;
+  }
+  // The bits that the payload takes for a value; 0 for no values.
+  double bits_per_value() const {
+    const auto count = static_cast<double>(num_values());
+    return count > 0 ? 8 * static_cast<double>(payload_bytes) / count : 0;
+  }
+  // Whether that is the rate that was asked for: within 2 % from 2^18 values on, else within 5 %.
+  // It is not for what has no payload of that size: zeros, equal values, few values.
+  bool rate_reached() const {
+    const double ratio = rate > 0 ? bits_per_value() / rate : 1;
+    const double tolerance = num_values() >= std::uint64_t{1} << 18 ? 0.02 : 0.05;
+    return ratio >= 1 - tolerance && ratio <= 1 + tolerance;
   }
   std::uint64_t num_bytes() const { return num_values() * bytes_of(dtype); }
   std::uint64_t num_blocks() const {

@@ -10,6 +10,7 @@
 
 #include "formats/header_bytes.h"
 #include "formats/model_parameter.h"
+#include "formats/open_levels.h"
 
 namespace slimgrad {
 namespace {
@@ -47,9 +48,11 @@ void write_parameters(const PayloadInfo& info, Writer& out) {
       out.byte(static_cast<std::uint64_t>(info.bits));
       out.number(info.scale);
       out.byte(static_cast<std::uint64_t>(info.model));
-      if (info.model == TableModel::kCounted) return;
-      out.fixed(encode_parameter(info.model_shape), 2);
-      out.fixed(encode_parameter(info.model_scale), 2);
+      if (info.model != TableModel::kCounted) {
+        out.fixed(encode_parameter(info.model_shape), 2);
+        out.fixed(encode_parameter(info.model_scale), 2);
+      }
+      if (info.bits == kOpenBits) out.number(info.rate);
       return;
     case PayloadKind::kFloat:
       return write_float_codes(info, out);
@@ -58,6 +61,21 @@ void write_parameters(const PayloadInfo& info, Writer& out) {
       out.number(info.threshold);
       if (info.survivors == Survivors::kFloat) write_float_codes(info, out);
   }
+}
+
+void read_uniform(Reader& in, PayloadInfo& info) {
+  info.bits = in.within(kOpenBits, 8, "bits");
+  if (info.bits == 1) bad_header("1 bit, expected 0 or 2 to 8");
+  info.scale = read_scale(in);
+  info.model = in.choice(TableModel::kGennorm, "model");
+  if (info.model != TableModel::kCounted) {
+    info.model_shape = decode_parameter(static_cast<std::uint16_t>(in.fixed(2)));
+    info.model_scale = decode_parameter(static_cast<std::uint16_t>(in.fixed(2)));
+  }
+  if (info.bits != kOpenBits) return;
+  info.rate = in.number();
+  if (!(info.rate >= 0 && info.rate <= kLargestRate) || std::signbit(info.rate))
+    bad_header("a rate that is not between 0 and 16");
 }
 
 void read_pruned(Reader& in, PayloadInfo& info) {
@@ -76,13 +94,7 @@ void read_parameters(Reader& in, PayloadInfo& info) {
     case PayloadKind::kLossless:
       return;
     case PayloadKind::kUniform:
-      info.bits = in.within(2, 8, "bits");
-      info.scale = read_scale(in);
-      info.model = in.choice(TableModel::kGennorm, "model");
-      if (info.model == TableModel::kCounted) return;
-      info.model_shape = decode_parameter(static_cast<std::uint16_t>(in.fixed(2)));
-      info.model_scale = decode_parameter(static_cast<std::uint16_t>(in.fixed(2)));
-      return;
+      return read_uniform(in, info);
     case PayloadKind::kFloat:
       return read_float_codes(in, info);
     case PayloadKind::kPruned:

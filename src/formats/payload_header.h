@@ -19,6 +19,7 @@ inline constexpr std::uint8_t kPayloadVersion = 1;
 inline constexpr std::size_t kMaxShapeLengths = 32;
 inline constexpr std::uint64_t kMaxShapeLength = (std::uint64_t{1} << 63) - 1;
 inline constexpr std::uint8_t kFortranFlag = 0x80;  // beside the number of dimensions
+inline constexpr float kLargestRate = 16;           // bits a value
 inline constexpr int kMinBlockLog2 = 12, kMaxBlockLog2 = 20;
 inline constexpr std::size_t kChecksumBytes = 8;
 inline constexpr std::uint32_t kLeastBlockBytes = 2;  // how it is coded, and a symbol

@@ -86,16 +86,17 @@ TORCH_LIBRARY(slimgrad, m) {
       "unpack(Tensor packed, SymInt[] size, int exponent_bits, int mantissa_bits, float scale, "
       "ScalarType dtype) -> Tensor");
 
-  // Payloads, as bytes in a uint8 tensor. A scale or threshold of 0 is found in the values.
+  // Payloads, as bytes in a uint8 tensor. A scale or threshold of 0 is found in the values;
+  // a rate or max_error of 0 is not asked for.
   m.def(
       "encode(Tensor x, str mode, int bits, int exponent_bits, int mantissa_bits, float scale, "
-      "float threshold, str survivors, str coder, str model, str rounding, int? seed=None) "
-      "-> Tensor",
+      "float threshold, float rate, float max_error, str survivors, str coder, str model, "
+      "str rounding, int? seed=None) -> Tensor",
       kDraws);
   m.def(  // torch.compile passes arguments by name, and has other uses for "mode" then
       "encode_into(Tensor x, str kind, int bits, int exponent_bits, int mantissa_bits, float "
-      "scale, float threshold, str survivors, str coder, str model, str rounding, int? seed, "
-      "Tensor(a!) out) -> Tensor",
+      "scale, float threshold, float rate, float max_error, str survivors, str coder, str model, "
+      "str rounding, int? seed, Tensor(a!) out) -> Tensor",
       kDraws);
   m.def("decode(Tensor payload, int? max_bytes=None) -> Tensor");
   m.def("decode_into(Tensor payload, Tensor(a!) out, int? max_bytes=None) -> ()");
@@ -114,8 +115,9 @@ TORCH_LIBRARY(slimgrad, m) {
   // tensor more than names if the file is a single payload.
   m.def(
       "file_parts(Tensor[] tensors, str[] names, str[] metadata, bool has_metadata, str mode, "
-      "int bits, int exponent_bits, int mantissa_bits, float scale, float threshold, "
-      "str survivors, str coder, str model, str rounding, int? seed=None) -> Tensor[]",
+      "int bits, int exponent_bits, int mantissa_bits, float scale, float threshold, float rate, "
+      "float max_error, str survivors, str coder, str model, str rounding, int? seed=None) "
+      "-> Tensor[]",
       kDraws);
   m.def("load_file(Tensor file, int? max_bytes=None) -> (str[], Tensor[])");
 

@@ -35,6 +35,7 @@ def run(*command, **options):
 def test_no_example_is_forgotten():
     assert {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"} == {
         "analyse_gradients.py",
+        "codec_files.py",
         "diloco.py",  # run by distributed/test_diloco.py
         "distributed_ddp.py",
         "finetune_bert.py",
@@ -86,6 +87,13 @@ def test_distributed_ddp(options, tmp_path):
     )
     assert "ranks with the same weights: 2 of 2" in out
     assert float(re.search(r"([0-9.]+) bits a gradient", out)[1]) < 9
+
+
+def test_codec_files(tmp_path):
+    out = run(sys.executable, EXAMPLES / "codec_files.py", cwd=tmp_path)
+    assert "the same on all: True" in out
+    assert float(re.search(r"losses ([\d.]+)", out)[1]) < 0.05, out  # from 1
+    assert float(re.search(r"([\d.]+) bits a value", out)[1]) < 2.2, out
 
 
 @pytest.mark.parametrize(

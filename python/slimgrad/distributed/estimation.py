@@ -18,7 +18,7 @@ from .speed import SHAPE, cast_seconds, coded_speed, generated_gradients, sample
 
 # One of every kind; asked for by name, all of CODECS can be had.
 KINDS: tuple[str, ...] = ("lossless", "fp8", "fp6", "fp4", "uniform8", "uniform4", "uniform2")
-KINDS += ("packed8", "packed4", "pruned")
+KINDS += ("packed8", "packed4", "rate4", "rate2", "pruned")
 PLAIN = ("float32", "fp16")  # what torch has: its all-reduce, and its hook that casts to float16
 
 

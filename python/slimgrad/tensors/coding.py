@@ -91,9 +91,14 @@ def encode_arguments(
     survivors: str,
     rounding: str,
     seed: int | None,
+    rate: float | None,
+    max_error: float | None,
 ) -> tuple:
     """As ops take them, in their order; misuse names ``op``."""
     whole_number(bits, op, "bits")
+    for name, asked in {"rate": rate, "max_error": max_error}.items():
+        if asked is not None and not number(asked, op, name) > 0:
+            raise ValueError(f"[{op}] expected {name} to be positive, got {asked!r}")
     check_choice(rounding, "rounding", op, "rounding")
     words = {"mode": mode, "survivors": survivors, "coder": coder, "model": model}
     for name, value in words.items():
@@ -104,6 +109,8 @@ def encode_arguments(
         *bits_of_format(format, op),
         0.0 if scale is None else number(scale, op, "scale"),
         0.0 if threshold is None else number(threshold, op, "threshold"),
+        0.0 if rate is None else float(rate),
+        0.0 if max_error is None else float(max_error),
         survivors,
         coder,
         model,
@@ -125,6 +132,8 @@ def encode(
     rounding: str = "nearest",
     seed: int | None = None,
     out: torch.Tensor | None = None,
+    rate: float | None = None,
+    max_error: float | None = None,
 ) -> torch.Tensor:
     """The payload of ``x``, on the CPU, as a uint8 tensor of one dimension.
 
@@ -134,6 +143,11 @@ def encode(
       "float"     values of ``format`` times ``scale``
       "pruned"    for what ``prune`` returned: zeros, +-``threshold``, and survivors as they are
                   ("exact"), as "bfloat16" (of float32), or as values of ``format`` ("float")
+    With ``rate`` or ``max_error`` "uniform" has as many levels as it takes instead of ``bits``.
+    ``rate``: bits a value, at most 16, that the whole payload takes; the step is chosen for it, and
+    ``inspect`` says whether there is such a payload (of zeros there is not). ``max_error``: the
+    largest absolute error of a value, beside one unit in its last place; where that takes more than
+    2^20 levels, ``x`` is coded without loss.
     ``scale`` None gives the largest magnitude the largest code; ``threshold`` None is the smallest
     magnitude but zero, which is the threshold of whatever was pruned. ``rounding`` "stochastic" is
     unbiased. ``model``: where the probabilities of uniform codes come from, counted in every block,
@@ -152,7 +166,19 @@ def encode(
     """
     x = tensor_with_values(x, "encode").detach().cpu()
     arguments = encode_arguments(
-        "encode", mode, bits, format, coder, model, scale, threshold, survivors, rounding, seed
+        "encode",
+        mode,
+        bits,
+        format,
+        coder,
+        model,
+        scale,
+        threshold,
+        survivors,
+        rounding,
+        seed,
+        rate,
+        max_error,
     )
     if out is None:
         return ops.encode(x, *arguments)
@@ -213,13 +239,17 @@ def inspect(payload: Payload) -> dict:
         mode, dtype, shape, scale, numbers, model, laws, survivors = checked(
             ops.inspect, payload
         )
-    bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes = numbers
+    bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes, reached = numbers
     info = {"mode": mode, "dtype": getattr(torch, dtype), "shape": torch.Size(shape)}
     info["nbytes"] = num_bytes
     if mode != "raw":
         info |= {"block_values": block_values, "num_blocks": num_blocks}
     if mode == "uniform":
-        info |= {"bits": bits, "scale": scale, "model": model}
+        # No bits: as many levels as it takes.
+        info |= {"bits": bits or None, "scale": scale, "model": model}
+        if laws[3]:
+            rate = 8 * num_bytes / torch.Size(shape).numel()
+            info |= {"rate": rate, "rate_asked": laws[3], "rate_reached": bool(reached)}
         if model != "counted":
             info |= {"model_shape": laws[0], "model_scale": laws[1]}
     if mode == "pruned":

@@ -1,10 +1,13 @@
 #include <slimgrad/codec.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 #include <slimgrad/format_choice.h>
 
 #include "base/check.h"
+#include "formats/payload_header.h"
 
 namespace slimgrad {
 namespace {
@@ -21,6 +24,30 @@ FloatFormat split_for_gradients(int bits) {
   return kSplits[static_cast<std::size_t>(bits - 2)];
 }
 
+constexpr std::string_view kRate = "rate";
+
+// The number behind "rate"; nothing for other names.
+std::optional<double> parse_rate(std::string_view name) {
+  if (!name.starts_with(kRate)) return std::nullopt;
+  const std::string_view digits = name.substr(kRate.size());
+  double rate = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), rate, std::chars_format::fixed);
+  const bool whole = error == std::errc() && end == digits.data() + digits.size();
+  return whole ? std::optional(rate) : std::nullopt;
+}
+
+std::string rate_name(double rate) {
+  std::array<char, 32> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), rate).ptr;
+  return std::string(kRate) + std::string(digits.data(), end);
+}
+
+void check_rate(double rate) {
+  check(rate > 0 && rate <= kLargestRate, "Codec", "a rate above 0 and of at most 16 bits a value",
+        rate);
+}
+
 constexpr int kMostBits = 8, kFewestBits = 2, kFewestPackedBits = 4;
 
 }  // namespace
@@ -34,6 +61,7 @@ std::vector<std::string> Codec::names() {
   for (int bits = kMostBits; bits >= kFewestPackedBits; --bits)
     names.push_back("packed" + std::to_string(bits));
   names.emplace_back("pruned");
+  for (const char* const rate : {"rate4", "rate3", "rate2", "rate1"}) names.emplace_back(rate);
   return names;
 }
 
@@ -44,11 +72,17 @@ Codec Codec::parse(std::string_view name) {
     codec.format = choice->format ? *choice->format : split_for_gradients(choice->bits);
     return codec;
   }
+  if (const auto rate = parse_rate(name)) {
+    codec.rate = *rate;
+    check_rate(codec.rate);
+    return codec;
+  }
   const std::vector<std::string> known = names();
   if (std::ranges::find(known, name) == known.end()) {
     std::string expected = "one of ";
     for (const std::string& one : known) expected += one + ", ";
-    throw_invalid("Codec", expected + "or a format such as 1-4-3", "'", name, "'");
+    throw_invalid("Codec", expected + "a rate such as rate1.5, or a format such as 1-4-3", "'",
+                  name, "'");
   }
   if (name == "lossless" || name == "pruned") {
     codec.kind = parse_payload_kind(name);
@@ -62,6 +96,7 @@ Codec Codec::parse(std::string_view name) {
 std::string Codec::name() const {
   switch (kind) {
     case PayloadKind::kUniform:
+      if (rate > 0) return rate_name(rate);
       return (coder == EntropyCoder::kNone ? "packed" : "uniform") + std::to_string(bits);
     case PayloadKind::kFloat:
       return format == split_for_gradients(format.bits()) ? "fp" + std::to_string(format.bits())
@@ -77,6 +112,11 @@ void Codec::check() const {
   };
   expect(kind != PayloadKind::kRaw, "kind to be one of lossless, uniform, float, pruned", "raw");
   expect(bits >= kFewestBits && bits <= kMostBits, "2 to 8 bits", bits);
+  if (rate != 0) {
+    check_rate(rate);
+    expect(kind == PayloadKind::kUniform, "kind uniform with a rate", payload_kind_name(kind));
+    expect(coder == EntropyCoder::kRans, "coder rans with a rate", entropy_coder_name(coder));
+  }
   expect(model == TableModel::kCounted || kind == PayloadKind::kUniform,
          "model counted for all kinds but uniform", table_model_name(model));
   const bool has_plain_codes = (kind == PayloadKind::kUniform || kind == PayloadKind::kFloat) &&

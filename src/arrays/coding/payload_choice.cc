@@ -8,6 +8,7 @@
 
 #include "arrays/apply/loop_treatment.h"
 #include "arrays/coding/payload_layout.h"
+#include "arrays/coding/rate_choice.h"
 #include "base/check.h"
 #include "formats/model_parameter.h"
 #include "formats/payload_header.h"
@@ -19,6 +20,10 @@ namespace slimgrad {
 namespace {
 
 using kernels::MagnitudeRange;
+
+bool has_open_levels(const EncodeOptions& options) {
+  return options.rate != 0 || options.max_error != 0;
+}
 
 // Returns how many bytes the values have.
 std::uint64_t check_tensor(const TensorView& tensor) {
@@ -32,6 +37,21 @@ std::uint64_t check_tensor(const TensorView& tensor) {
   }
   check(tensor.data != nullptr, "encode", "a pointer to the values", "null");
   return bytes;
+}
+
+void check_rate(const EncodeOptions& options) {
+  check(options.rate == 0 || (options.rate > 0 && options.rate <= kLargestRate), "encode",
+        "a rate above 0 and of at most 16 bits a value", options.rate);
+  check(options.max_error >= 0 && options.max_error <= std::numeric_limits<float>::max(), "encode",
+        "max_error to be positive and finite", options.max_error);
+  if (!has_open_levels(options)) return;
+  check(options.rate == 0 || options.max_error == 0, "encode", "a rate or max_error", "both");
+  check(options.kind == PayloadKind::kUniform, "encode", "mode uniform with rate or max_error",
+        payload_kind_name(options.kind));
+  check(options.scale == 0, "encode", "no scale with rate or max_error, which choose it",
+        options.scale);
+  check(options.coder == EntropyCoder::kRans, "encode", "coder rans with rate or max_error",
+        entropy_coder_name(options.coder));
 }
 
 void check_options(const TensorView& tensor, std::uint64_t num_bytes,
@@ -56,6 +76,7 @@ void check_options(const TensorView& tensor, std::uint64_t num_bytes,
         "encode", "coder rans or huffman for all modes but uniform and float", "none");
   check(options.coder != EntropyCoder::kNone || options.model == TableModel::kCounted, "encode",
         "coder rans or huffman for a fitted model", "none");
+  check_rate(options);
   check(options.replaced.empty() ||
             (options.replaced.data() == tensor.data && options.replaced.size() == num_bytes),
         "encode", "replaced to be the memory of the tensor", "other memory");
@@ -87,10 +108,13 @@ std::vector<T> spread_sample(std::span<const T> values, std::size_t size) {
   return sample;
 }
 
-// The law's shape and scale in the form exp(-(|x| / scale)^shape). False if there is nothing to
+// The law's shape and scale in the form exp(-(|x| / scale)^shape). Nothing if there is nothing to
 // fit, or no fit: all magnitudes equal.
+struct Law {
+  double shape, scale;
+};
 template <typename T>
-bool fit_model(std::span<const T> values, PayloadInfo& info) {
+std::optional<Law> fitted_law(std::span<const T> values, const PayloadInfo& info) {
   const auto floats = as_floats(values);
   double shape = 2, scale = 1;
   try {
@@ -105,10 +129,23 @@ bool fit_model(std::span<const T> values, PayloadInfo& info) {
       scale = law.params()[1];
     }
   } catch (const InvalidArgument&) {
-    return false;
+    return std::nullopt;
   }
-  info.model_shape = round_parameter(shape);
-  info.model_scale = round_parameter(scale / info.scale);
+  return Law{round_parameter(shape), scale};
+}
+
+template <typename T>
+std::optional<Law> fit_model(std::span<const T> values, const EncodeOptions& options,
+                             const PayloadInfo& info) {
+  const bool sampled = options.fit_sample > 0 && values.size() >= 2 * options.fit_sample;
+  return sampled ? fitted_law<T>(spread_sample(values, options.fit_sample), info)
+                 : fitted_law(values, info);
+}
+
+// The parameters of the model at the step of `info`; false if there is no table for them.
+bool set_law(const Law& law, PayloadInfo& info) {
+  info.model_shape = law.shape;
+  info.model_scale = round_parameter(law.scale / info.scale);
   return is_valid(model_parameters(info));
 }
 
@@ -119,10 +156,52 @@ void plan_uniform(std::span<const T> values, const EncodeOptions& options,
   info.scale = scale_of(options, range, kernels::uniform_half(options.bits));
   info.model = options.model;
   if (info.model == TableModel::kCounted) return;
-  const bool sampled = options.fit_sample > 0 && values.size() >= 2 * options.fit_sample;
-  const bool fits = sampled ? fit_model<T>(spread_sample(values, options.fit_sample), info)
-                            : fit_model(values, info);
-  if (!fits) info.model = TableModel::kCounted;
+  const std::optional<Law> law = fit_model(values, options, info);
+  if (!law || !set_law(*law, info)) info.model = TableModel::kCounted;
+}
+
+// The scale of the law in steps is a number that the header has.
+bool is_representable(const Law& law, float step) {
+  const double ratio = law.scale / step;
+  return ratio >= 0x1p-16 && ratio < 0x1p16;
+}
+
+// Levels without an upper end, at the step of a rate or of the largest error.
+template <typename T>
+void plan_open_levels(const TensorView& tensor, std::span<const T> values,
+                      const EncodeOptions& options, const MagnitudeRange& range, PayloadInfo& info,
+                      std::optional<RateChoice>& rate) {
+  const double largest = kernels::magnitude_value(range.largest);
+  info.bits = kOpenBits;
+  info.rate = static_cast<float>(options.rate);
+  info.scale = 1;
+  if (largest == 0) return;
+  if (options.max_error > 0) {
+    const double step = options.max_error * (options.rounding == Rounding::kNearest ? 2 : 1);
+    if (step < std::numeric_limits<float>::min() || step * kLargestLevel < largest) {
+      info.kind = PayloadKind::kLossless;
+      return;
+    }
+    info.scale = static_cast<float>(std::min<double>(step, std::numeric_limits<float>::max()));
+    if (info.scale > step) info.scale = std::nextafter(info.scale, 0.0f);
+  }
+  const auto choose_step = [&](double law_scale) {
+    if (options.rate == 0) return;
+    info.block_bytes.assign(info.num_blocks(), 0);
+    const std::size_t fixed = write_payload_header(info).size() + kChecksumBytes;
+    rate.emplace(tensor, info, options.rounding, largest, static_cast<double>(fixed), law_scale);
+    info.scale = rate->step();
+  };
+  info.model = options.model;
+  if (info.model != TableModel::kCounted) {
+    if (const std::optional<Law> law = fit_model(values, options, info)) {
+      info.model_shape = law->shape;
+      choose_step(law->scale);
+      if (is_representable(*law, info.scale) && set_law(*law, info)) return;
+    }
+    info.model = TableModel::kCounted;
+  }
+  choose_step(0);
 }
 
 void plan_float(const EncodeOptions& options, const MagnitudeRange& range, PayloadInfo& info) {
@@ -132,7 +211,8 @@ void plan_float(const EncodeOptions& options, const MagnitudeRange& range, Paylo
 }
 
 template <typename T>
-void plan_values(const TensorView& tensor, const EncodeOptions& options, PayloadInfo& info) {
+void plan_values(const TensorView& tensor, const EncodeOptions& options, PayloadInfo& info,
+                 std::optional<RateChoice>& rate) {
   const std::span<const T> values(static_cast<const T*>(tensor.data),
                                   static_cast<std::size_t>(info.num_values()));
   const MagnitudeRange range = kernels::magnitude_range(values);
@@ -146,6 +226,7 @@ void plan_values(const TensorView& tensor, const EncodeOptions& options, Payload
         "finite values, as only the mode lossless, and pruned with exact survivors, have codes for "
         "NaN and Inf",
         range.nonfinite, " that are not");
+  if (has_open_levels(options)) return plan_open_levels(tensor, values, options, range, info, rate);
   if (info.kind == PayloadKind::kUniform) return plan_uniform(values, options, range, info);
   if (info.kind == PayloadKind::kFloat) return plan_float(options, range, info);
   info.survivors = options.survivors;
@@ -173,7 +254,8 @@ bool better_as_classes(const TensorView& tensor, std::uint64_t num_values) {
 
 }  // namespace
 
-PayloadInfo choose_payload(const TensorView& tensor, const EncodeOptions& options) {
+PayloadInfo choose_payload(const TensorView& tensor, const EncodeOptions& options,
+                           std::optional<RateChoice>& rate) {
   check_options(tensor, check_tensor(tensor), options);
   PayloadInfo info;
   info.dtype = tensor.dtype;
@@ -184,8 +266,14 @@ PayloadInfo choose_payload(const TensorView& tensor, const EncodeOptions& option
   if (info.kind == PayloadKind::kLossless && better_as_classes(tensor, info.num_values()))
     info.kind = PayloadKind::kPruned;
   else if (info.kind != PayloadKind::kLossless)
-    with_value_type(info.dtype, [&]<typename T>() { plan_values<T>(tensor, options, info); });
+    with_value_type(info.dtype, [&]<typename T>() { plan_values<T>(tensor, options, info, rate); });
   return info;
+}
+
+void set_step(float step, PayloadInfo& info) {
+  if (info.model != TableModel::kCounted)
+    info.model_scale = round_parameter(info.model_scale * info.scale / step);
+  info.scale = step;
 }
 
 }  // namespace slimgrad

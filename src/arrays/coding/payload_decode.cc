@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "formats/payload_header.h"
 #include "kernels/coding/nonzeros.h"
+#include "kernels/coding/open_levels.h"
 #include "kernels/coding/uniform.h"
 #include "kernels/coding/value_symbols.h"
 #include "kernels/coding/zero_mask.h"
@@ -64,7 +65,7 @@ bool fits(const PayloadInfo& info) {
 template <typename T>
 std::array<T, 256> table_of(const PayloadInfo& info, int& num_symbols) {
   if (info.kind == PayloadKind::kUniform) {
-    num_symbols = 2 * kernels::uniform_half(info.bits) + 1;
+    num_symbols = 2 * kernels::uniform_half(info.bits) + 1;  // kNumOpenSymbols without an upper end
     return uniform_value_table<T>(kernels::uniform_half(info.bits), info.scale);
   }
   const FloatFormat format(info.exponent_bits, info.mantissa_bits);
@@ -124,6 +125,7 @@ struct PayloadDecoder::State {
     DecodeStatus add(Bytes block, std::span<float> sums);
     DecodeStatus decode_codes(Bytes block, std::size_t num_values);
     DecodeStatus decode_symbols(Bytes block, std::span<T> values);
+    DecodeStatus decode_levels(Bytes block, std::span<T> values);
     DecodeStatus decode_halves(Bytes block, std::span<T> values);
     DecodeStatus decode_pruned(Bytes block, std::span<T> values);
   };
@@ -151,6 +153,20 @@ DecodeStatus PayloadDecoder::State::Worker<T>::decode_symbols(Bytes block, std::
   }
   kernels::look_up(symbols, table, values.data());
   return DecodeStatus::kOk;
+}
+
+// Levels without an upper end: first as if no symbol had extra bits, then those that have.
+template <typename T>
+DecodeStatus PayloadDecoder::State::Worker<T>::decode_levels(Bytes block, std::span<T> values) {
+  Bytes part;
+  if (!take_part(block, Place::kInside, part)) return DecodeStatus::kTruncated;
+  const DecodeStatus status = decode_symbols(part, values);
+  if (status != DecodeStatus::kOk) return status;
+  const bool fit =
+      kernels::visit_extra_levels(symbols, block, [&](std::size_t i, std::int32_t level) {
+        values[i] = to_value_type<T>(static_cast<double>(level) * info.scale);
+      });
+  return fit ? DecodeStatus::kOk : DecodeStatus::kBadFinalState;
 }
 
 template <typename T>
@@ -200,6 +216,7 @@ template <typename T>
 DecodeStatus PayloadDecoder::State::Worker<T>::decode(Bytes block, std::span<T> values) {
   if (info.kind == PayloadKind::kLossless)
     return planes.decode(decoder, block, values.size(), sizeof(T), values.data());
+  if (has_open_levels(info)) return decode_levels(block, values);
   return info.kind == PayloadKind::kPruned ? decode_pruned(block, values)
                                            : decode_symbols(block, values);
 }
@@ -207,7 +224,7 @@ DecodeStatus PayloadDecoder::State::Worker<T>::decode(Bytes block, std::span<T> 
 template <typename T>
 DecodeStatus PayloadDecoder::State::Worker<T>::add(Bytes block, std::span<float> sums) {
   DecodeStatus status;
-  if (std::is_same_v<T, float> && info.kind == PayloadKind::kUniform) {
+  if (std::is_same_v<T, float> && info.kind == PayloadKind::kUniform && !has_open_levels(info)) {
     status = decode_codes(block, sums.size());
     if (status == DecodeStatus::kOk)
       kernels::add_uniform_values(symbols, info.scale, kernels::uniform_half(info.bits),
@@ -234,7 +251,7 @@ void PayloadDecoder::State::read_header() {
     offset += size;
   }
   if (info.kind == PayloadKind::kUniform && info.model != TableModel::kCounted)
-    shared = make_shared_table(model_weights(model_parameters(info)));
+    shared = model_table(info);
 }
 
 template <typename Decode>

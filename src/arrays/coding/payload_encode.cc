@@ -7,11 +7,13 @@
 #include "arrays/coding/checksum.h"
 #include "arrays/coding/payload_layout.h"
 #include "arrays/coding/payload_parts.h"
+#include "arrays/coding/rate_choice.h"
 #include "base/check.h"
 #include "base/names.h"
 #include "formats/payload_header.h"
 #include "kernels/apply/apply.h"
 #include "kernels/coding/nonzeros.h"
+#include "kernels/coding/open_levels.h"
 #include "kernels/coding/uniform.h"
 #include "kernels/coding/value_symbols.h"
 #include "kernels/coding/zero_mask.h"
@@ -51,6 +53,7 @@ struct PayloadEncoder::State {
   TensorView tensor;
   EncodeOptions options;
   PayloadInfo info;
+  std::optional<RateChoice> rate;
   std::optional<SharedTable> shared;
   kernels::LoopTreatment rounding;  // to codes of a FloatFormat
   // Where the blocks are built: the caller's memory, or our own.
@@ -64,7 +67,9 @@ struct PayloadEncoder::State {
     const State& state;
     BlockEncoder encoder;
     PlaneEncoder planes;
-    std::vector<std::uint8_t> symbols, masks, nonzeros, survivors;
+    std::vector<std::uint8_t> symbols, masks, nonzeros, survivors, extra;
+    std::array<std::int32_t, kernels::kLevelsAtOnce> levels;
+    bool many_extra = false;  // whether most groups of symbols had extra bits, the last time
     std::vector<BFloat16Bits> halves;
 
     explicit Worker(const State& state)
@@ -77,11 +82,20 @@ struct PayloadEncoder::State {
     template <typename T>
     void put_symbols(std::span<const T> values, std::size_t first, std::uint8_t*& next);
     template <typename T>
+    void split_levels(std::span<const T> values, std::size_t first, std::uint8_t* to,
+                      kernels::ExtraWriter& writer);
+    template <typename T>
+    void put_levels(std::span<const T> values, std::size_t first, std::uint8_t*& next);
+    template <typename T>
     void replace(std::size_t first) const;
     template <typename T>
     void put_pruned(std::span<const T> values, std::size_t first, std::uint8_t*& next);
   };
 
+  template <typename T>
+  void round_levels(std::span<const T> values, std::size_t first, std::int32_t* levels) const;
+  void replace_by_levels() const;
+  std::uint64_t coded_size() const;
   int symbol_bits() const;
   std::size_t block_bound(std::size_t num_values) const;
   std::uint8_t* place_of(std::size_t index) const;
@@ -89,7 +103,7 @@ struct PayloadEncoder::State {
 };
 
 int PayloadEncoder::State::symbol_bits() const {
-  if (info.kind == PayloadKind::kUniform) return info.bits;
+  if (info.kind == PayloadKind::kUniform && info.bits != kOpenBits) return info.bits;
   return info.kind == PayloadKind::kFloat ? options.format.bits() : 8;
 }
 
@@ -97,6 +111,7 @@ std::size_t PayloadEncoder::State::block_bound(std::size_t num_values) const {
   const std::size_t planes = PlaneEncoder::bound(num_values, bytes_of(info.dtype));
   if (info.kind == PayloadKind::kLossless) return planes;
   const std::size_t symbols = num_values + 1;
+  if (has_open_levels(info)) return 4 + symbols + kernels::extra_bound(num_values);
   if (info.kind != PayloadKind::kPruned) return symbols;
   return (4 + kernels::num_masks(num_values) + 1) + (4 + symbols) + std::max(planes, symbols);
 }
@@ -130,6 +145,80 @@ void PayloadEncoder::State::Worker::put_symbols(std::span<const T> values, std::
   }
   if (!state.options.replaced.empty() && info.kind != PayloadKind::kPruned) replace<T>(first);
   put_part(encoder.encode(symbols), Place::kLast, next);
+}
+
+// Draws belong to positions, so that any part of the values can be rounded again, alike.
+template <typename T>
+void PayloadEncoder::State::round_levels(std::span<const T> values, std::size_t first,
+                                         std::int32_t* levels) const {
+  if (options.rounding == Rounding::kNearest)
+    kernels::uniform_levels(values, info.scale, levels);
+  else
+    kernels::uniform_levels_stochastic(
+        values, info.scale, RandomStream(options.seed.value_or(0), Stream::kRound), first, levels);
+}
+
+// At most kLevelsAtOnce levels without an upper end, as symbols and extra bits. Where few have
+// extra bits the quantizer to 8 bits is faster: its symbols are these, but at the ends, which are
+// then done again, 64 at a time.
+template <typename T>
+void PayloadEncoder::State::Worker::split_levels(std::span<const T> values, std::size_t first,
+                                                 std::uint8_t* to, kernels::ExtraWriter& writer) {
+  constexpr std::size_t kGroup = 64;
+  if (many_extra) {
+    state.round_levels(values, first, levels.data());
+    kernels::split_levels(std::span<const std::int32_t>(levels).first(values.size()), to, writer);
+    std::size_t num_groups = 0;
+    for (std::size_t i = 0; i + kGroup <= values.size(); i += kGroup)
+      num_groups += kernels::any_has_extra(to + i, kGroup) ? 1 : 0;
+    many_extra = 4 * kGroup * num_groups > values.size();
+    return;
+  }
+  if (state.options.rounding == Rounding::kNearest)
+    kernels::uniform_symbols(values, state.info.scale, kOpenCentre, to);
+  else
+    kernels::uniform_symbols_stochastic(
+        values, state.info.scale, kOpenCentre,
+        RandomStream(state.options.seed.value_or(0), Stream::kRound), first, to);
+  std::size_t num_groups = 0;
+  for (std::size_t i = 0; i < values.size(); i += kGroup) {
+    const std::size_t count = std::min(kGroup, values.size() - i);
+    if (!kernels::any_has_extra(to + i, count)) continue;
+    ++num_groups;
+    state.round_levels(values.subspan(i, count), first + i, levels.data());
+    kernels::split_levels(std::span<const std::int32_t>(levels).first(count), to + i, writer);
+  }
+  many_extra = 4 * kGroup * num_groups > values.size();
+}
+
+// Levels without an upper end: their symbols, then the bits that tell apart what symbols do not.
+template <typename T>
+void PayloadEncoder::State::Worker::put_levels(std::span<const T> values, std::size_t first,
+                                               std::uint8_t*& next) {
+  symbols.resize(values.size());
+  extra.resize(kernels::extra_bound(values.size()));
+  kernels::ExtraWriter writer(extra.data());
+  for (std::size_t i = 0; i < values.size(); i += kernels::kLevelsAtOnce)
+    split_levels(values.subspan(i, std::min(kernels::kLevelsAtOnce, values.size() - i)), first + i,
+                 symbols.data() + i, writer);
+  put_part(encoder.encode(symbols), Place::kInside, next);
+  next = std::copy(extra.data(), writer.end(), next);
+}
+
+// All values become what their levels stand for. Not while blocks are coded: they may have to be
+// coded again.
+void PayloadEncoder::State::replace_by_levels() const {
+  std::array<std::int32_t, kernels::kLevelsAtOnce> levels;
+  with_value_type(info.dtype, [&]<typename T>() {
+    T* const values = reinterpret_cast<T*>(options.replaced.data());
+    const auto num_values = static_cast<std::size_t>(info.num_values());
+    for (std::size_t i = 0; i < num_values; i += levels.size()) {
+      const std::size_t count = std::min(levels.size(), num_values - i);
+      round_levels(std::span<const T>(values + i, count), i, levels.data());
+      for (std::size_t k = 0; k < count; ++k)
+        values[i + k] = to_value_type<T>(static_cast<double>(levels[k]) * info.scale);
+    }
+  });
 }
 
 // The values from `first` on become what their symbols stand for.
@@ -184,7 +273,9 @@ void PayloadEncoder::State::Worker::put_block(BlockRange range, std::uint8_t*& n
   with_value_type(dtype, [&]<typename T>() {
     const std::span<const T> values(static_cast<const T*>(state.tensor.data) + range.first,
                                     range.count);
-    if (state.info.kind == PayloadKind::kPruned)
+    if (has_open_levels(state.info))
+      put_levels(values, range.first, next);
+    else if (state.info.kind == PayloadKind::kPruned)
       put_pruned(values, range.first, next);
     else
       put_symbols(values, range.first, next);
@@ -198,10 +289,9 @@ PayloadEncoder::PayloadEncoder(const TensorView& tensor, const EncodeOptions& op
   State& state = *state_;
   state.tensor = tensor;
   state.options = options;
-  state.info = choose_payload(tensor, options);
+  state.info = choose_payload(tensor, options, state.rate);
   PayloadInfo& info = state.info;
-  if (info.model != TableModel::kCounted)
-    state.shared = make_shared_table(model_weights(model_parameters(info)));
+  if (info.model != TableModel::kCounted) state.shared = model_table(info);
   const bool has_format = info.kind == PayloadKind::kFloat || (info.kind == PayloadKind::kPruned &&
                                                                info.survivors == Survivors::kFloat);
   if (has_format) {
@@ -255,17 +345,30 @@ void PayloadEncoder::run(std::size_t first, std::size_t last) {
   }
 }
 
+std::uint64_t PayloadEncoder::State::coded_size() const {
+  std::uint64_t size = header.size() + kChecksumBytes;
+  for (const Block& block : blocks) size += block.bytes.size();
+  return size;
+}
+
+bool PayloadEncoder::correct() {
+  State& state = *state_;
+  if (!state.rate) return false;
+  const std::optional<float> step = state.rate->corrected_step(state.coded_size());
+  if (!step) return false;
+  set_step(*step, state.info);
+  if (state.shared) state.shared = model_table(state.info);
+  return true;
+}
+
 std::size_t PayloadEncoder::finish() {
   State& state = *state_;
   PayloadInfo& info = state.info;
-  std::uint64_t body = 0;
   info.block_bytes.clear();
-  for (const auto& block : state.blocks) {
+  for (const auto& block : state.blocks)
     info.block_bytes.push_back(static_cast<std::uint32_t>(block.bytes.size()));
-    body += block.bytes.size();
-  }
   state.header = write_payload_header(info);
-  std::uint64_t size = state.header.size() + body + kChecksumBytes;
+  std::uint64_t size = state.coded_size();
   // What gives back every bit is stored if that is smaller. What does not must keep the promise
   // about the size, too, but is otherwise what was asked for.
   PayloadInfo raw = info;
@@ -279,6 +382,7 @@ std::size_t PayloadEncoder::finish() {
     state.header = raw_header;
     size = raw_size;
   }
+  if (has_open_levels(info) && !state.options.replaced.empty()) state.replace_by_levels();
   info.payload_bytes = size;
   return static_cast<std::size_t>(size);
 }
@@ -320,7 +424,8 @@ void PayloadEncoder::write(std::span<std::uint8_t> out) const {
 
 std::vector<std::uint8_t> encode(const TensorView& tensor, const EncodeOptions& options) {
   PayloadEncoder encoder(tensor, options);
-  encoder.run(0, encoder.num_blocks());
+  do encoder.run(0, encoder.num_blocks());
+  while (encoder.correct());
   std::vector<std::uint8_t> payload(encoder.finish());
   encoder.write(payload);
   return payload;
@@ -329,7 +434,8 @@ std::vector<std::uint8_t> encode(const TensorView& tensor, const EncodeOptions& 
 std::size_t encode_into(const TensorView& tensor, const EncodeOptions& options,
                         std::span<std::uint8_t> out) {
   PayloadEncoder encoder(tensor, options, out);
-  encoder.run(0, encoder.num_blocks());
+  do encoder.run(0, encoder.num_blocks());
+  while (encoder.correct());
   const std::size_t size = encoder.finish();
   check(out.size() >= size, "encode", "room for the payload", out.size(), " bytes for ", size);
   encoder.write(out.first(size));

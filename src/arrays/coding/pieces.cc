@@ -7,6 +7,7 @@
 #include "arrays/coding/checksum.h"
 #include "arrays/coding/symbol_block_layout.h"
 #include "base/check.h"
+#include "formats/open_levels.h"
 #include "formats/payload_header.h"
 
 namespace slimgrad {
@@ -26,15 +27,17 @@ bool is_as_agreed(const PayloadInfo& info, const ExpectedPiece& expected) {
   if (expected.kind == PayloadKind::kRaw) return info.kind == PayloadKind::kRaw;
   if (is_exact(info)) return true;
   if (info.kind != expected.kind) return false;
-  if (info.kind == PayloadKind::kUniform) return info.bits == expected.bits;
+  if (info.kind == PayloadKind::kUniform)
+    return info.bits == expected.bits && info.rate == expected.rate;
   return !has_format(info) || (info.exponent_bits == expected.exponent_bits &&
                                info.mantissa_bits == expected.mantissa_bits);
 }
 
-void describe(std::ostream& text, PayloadKind kind, int bits, int exponent_bits,
+void describe(std::ostream& text, PayloadKind kind, int bits, float rate, int exponent_bits,
               int mantissa_bits) {
   text << payload_kind_name(kind);
-  if (kind == PayloadKind::kUniform) text << ' ' << bits << " bits";
+  if (kind == PayloadKind::kUniform && bits == kOpenBits) text << " rate " << rate;
+  if (kind == PayloadKind::kUniform && bits != kOpenBits) text << ' ' << bits << " bits";
   if (kind == PayloadKind::kFloat) text << " 1-" << exponent_bits << '-' << mantissa_bits;
 }
 
@@ -101,9 +104,10 @@ void check_piece(const PayloadInfo& info, const ExpectedPiece& expected, std::si
   if (alike && is_as_agreed(info, expected)) return;
   std::ostringstream text;
   text << "piece " << index << ": expected ";
-  describe(text, expected.kind, expected.bits, expected.exponent_bits, expected.mantissa_bits);
+  describe(text, expected.kind, expected.bits, expected.rate, expected.exponent_bits,
+           expected.mantissa_bits);
   text << " of " << dtype_name(expected.dtype) << " [" << expected.num_values << "], got ";
-  describe(text, info.kind, info.bits, info.exponent_bits, info.mantissa_bits);
+  describe(text, info.kind, info.bits, info.rate, info.exponent_bits, info.mantissa_bits);
   text << " of " << dtype_name(info.dtype) << " [";
   for (std::size_t i = 0; i < info.shape.size(); ++i) text << (i > 0 ? ", " : "") << info.shape[i];
   text << "]";

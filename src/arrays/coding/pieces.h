@@ -33,8 +33,9 @@ struct ExpectedPiece {
   DType dtype;
   std::uint64_t num_values;
   PayloadKind kind;  // kRaw: nothing else
-  int bits;
+  int bits;          // 0 with a rate
   int exponent_bits, mantissa_bits;
+  float rate = 0;  // none
 };
 // Throws PayloadError, which says what both are, unless the payload is such a piece.
 void check_piece(const PayloadInfo& info, const ExpectedPiece& expected, std::size_t index);

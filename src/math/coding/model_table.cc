@@ -8,19 +8,6 @@
 namespace slimgrad {
 namespace {
 
-// ln Gamma(a) by Stirling's series at a + 16 and the recurrence Gamma(a + 1) = a Gamma(a). At 16
-// the first term left out is 2e-3 / 16^11 < 1e-16.
-double portable_log_gamma(double a) {
-  double product = 1.0;
-  for (int i = 0; i < 16; ++i) product = product * (a + i);
-  const double z = a + 16.0;
-  const double w = 1.0 / (z * z);
-  const double series =
-      (1.0 / 12 + w * (-1.0 / 360 + w * (1.0 / 1260 + w * (-1.0 / 1680 + w * (1.0 / 1188))))) / z;
-  constexpr double kHalfLogTwoPi = 0x1.d67f1c864beb5p-1;
-  return (z - 0.5) * portable_log(z) - z + kHalfLogTwoPi + series - portable_log(product);
-}
-
 // The sum x^n / (a (a+1) ... (a+n)): fast where x < a + 1.
 double gamma_series(double a, double x) {
   double term = 1.0 / a, sum = term;
@@ -54,6 +41,19 @@ GammaPair half_law(double shape, double scale, double x) {
 }
 
 }  // namespace
+
+// ln Gamma(a) by Stirling's series at a + 16 and the recurrence Gamma(a + 1) = a Gamma(a). At 16
+// the first term left out is 2e-3 / 16^11 < 1e-16.
+double portable_log_gamma(double a) {
+  double product = 1.0;
+  for (int i = 0; i < 16; ++i) product = product * (a + i);
+  const double z = a + 16.0;
+  const double w = 1.0 / (z * z);
+  const double series =
+      (1.0 / 12 + w * (-1.0 / 360 + w * (1.0 / 1260 + w * (-1.0 / 1680 + w * (1.0 / 1188))))) / z;
+  constexpr double kHalfLogTwoPi = 0x1.d67f1c864beb5p-1;
+  return (z - 0.5) * portable_log(z) - z + kHalfLogTwoPi + series - portable_log(product);
+}
 
 GammaPair portable_incomplete_gamma(double a, double x) {
   if (x < 1e-300) return {0.0, 1.0};

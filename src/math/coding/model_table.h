@@ -35,7 +35,9 @@ bool is_valid(const ModelParameters& parameters);
 // Positive weights of the symbols in use, adding up to about 2^40. REQUIRES: is_valid(parameters).
 Weights model_weights(const ModelParameters& parameters);
 
-// P(a, x) and its complement Q, each without cancellation; for a in [1/64, 20], x >= 0.
+// ln Gamma(a) for a in [1/64, 40].
+double portable_log_gamma(double a);
+// P(a, x) and its complement Q, each without cancellation; for a in [1/64, 40], x >= 0.
 struct GammaPair {
   double p, q;
 };

@@ -9,7 +9,9 @@
 
 #include "arrays/coding/pieces.h"
 #include "base/check.h"
+#include "formats/open_levels.h"
 #include "torch/apply/apply.h"
+#include "torch/coding/encode_options.h"
 #include "torch/elements.h"
 #include "torch/threads.h"
 
@@ -32,6 +34,7 @@ EncodeOptions encode_options(const Codec& codec) {
   options.kind = codec.kind;
   options.coder = codec.coder;
   options.bits = codec.bits;
+  options.rate = codec.rate;
   options.model = codec.model;
   options.fit_sample = kFitSample;
   options.format = codec.format;
@@ -45,7 +48,7 @@ EncodeOptions encode_options(const Codec& codec) {
 std::size_t encode_piece(const TensorView& view, const EncodeOptions& options,
                          std::span<std::uint8_t> room) {
   PayloadEncoder encoder(view, options, room);
-  for_ranges(encoder.num_blocks(), 1, [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
+  torch_ops::encode_blocks(encoder);
   const std::size_t size = encoder.finish();
   check(size <= room.size(), "encode_frame", "room for the payload", room.size(), " bytes for ",
         size);
@@ -57,8 +60,7 @@ void prune_piece(const Piece& piece, const Codec& codec, std::uint64_t seed) {
   const double found =
       threshold(measure(piece.values), codec.sparsity, ThresholdMethod::kEmpirical).value;
   if (found > 0)
-    torch_ops::apply_cpu("all_reduce",
-                         {.threshold = found, .seed = derive_seed(seed, {piece.key})},
+    torch_ops::apply_cpu("all_reduce", {.threshold = found, .seed = derive_seed(seed, {piece.key})},
                          piece.values, piece.values);
 }
 
@@ -137,11 +139,13 @@ void decode_frame(std::span<const std::uint8_t> bytes, const Frame& frame, const
   ExpectedPiece expected = {dtype_of(type),
                             0,
                             codec.kind,
-                            codec.bits,
+                            codec.rate > 0 ? kOpenBits : codec.bits,
                             codec.format.exponent_bits(),
-                            codec.format.mantissa_bits()};
+                            codec.format.mantissa_bits(),
+                            static_cast<float>(codec.rate)};
   for (std::size_t i = 0; i < frame.size(); ++i) {
     expected.kind = frame[i].is_plain ? PayloadKind::kRaw : codec.kind;
+    if (!add) expected.dtype = dtype_of(tensors[i].scalar_type());
     expected.num_values = static_cast<std::uint64_t>(tensors[i].numel());
     decode_piece(payloads[i], expected, i, tensors[i], add);
   }

@@ -20,7 +20,8 @@ std::uint64_t frame_bound(const Frame& frame, at::ScalarType type);
 std::size_t encode_frame(const Frame& frame, const Codec& codec, std::uint64_t seed, bool replace,
                          std::span<std::uint8_t> out);
 
-// Decodes into `tensors`, or adds to them, which are float32 then. Throws PayloadError for anything
+// Decodes into `tensors`, which have the types that were coded, or adds to them, which are float32
+// then, values of `type`. Throws PayloadError for anything
 // but an undamaged frame of pieces of these sizes under this codec; nothing is decoded before the
 // payload was found to be what was expected.
 void decode_frame(std::span<const std::uint8_t> bytes, const Frame& frame, const Codec& codec,

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include <slimgrad/exchange.h>
+#include <slimgrad/tensor_coder.h>
 
 #include "base/check.h"
 #include "runtime/exchange/engine.h"
@@ -299,7 +300,34 @@ struct CodecObject : torch::CustomClassHolder {
   Codec codec;
 };
 
+// For Codec.encode and Codec.decode of Python.
+struct TensorCoderObject : torch::CustomClassHolder {
+  explicit TensorCoderObject(const NamedValues& settings)
+      : coder(in_python([&] { return TensorCoder(codec_of(settings)); })) {}
+
+  at::Tensor encode(const TensorVector& tensors) {
+    return in_python([&] { return coder.encode(tensors); });
+  }
+  TensorVector decode(const at::Tensor& bytes, const TensorVector& like) const {
+    return in_python([&] { return coder.decode(bytes, like); });
+  }
+  std::int64_t num_calls() const { return coder.num_calls(); }
+  TensorVector residuals() const { return coder.residuals(); }
+  void load_state(std::int64_t num_calls, const TensorVector& residuals) {
+    in_python([&] { coder.load_state(num_calls, residuals); });
+  }
+
+  TensorCoder coder;
+};
+
 TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
+  m.class_<TensorCoderObject>("TensorCoder")
+      .def(torch::init<const NamedValues&>())
+      .def("encode", &TensorCoderObject::encode)
+      .def("decode", &TensorCoderObject::decode)
+      .def("num_calls", &TensorCoderObject::num_calls)
+      .def("residuals", &TensorCoderObject::residuals)
+      .def("load_state", &TensorCoderObject::load_state);
   m.class_<CodecObject>("Codec")
       .def(torch::init<const NamedValues&>())
       .def_static("names", &CodecObject::names)

@@ -10,6 +10,7 @@
 #include <slimgrad/payload.h>
 
 #include "torch/apply/apply.h"
+#include "torch/threads.h"
 
 namespace slimgrad::torch_ops {
 
@@ -35,11 +36,21 @@ inline EncodeOptions encode_options(std::string_view kind, std::int64_t bits,
   return options;
 }
 
-inline void set_values(EncodeOptions& options, double scale, double threshold,
-                       std::optional<std::int64_t> seed) {
+inline void set_values(EncodeOptions& options, double scale, double threshold, double rate,
+                       double max_error, std::optional<std::int64_t> seed) {
   options.scale = scale;
   options.threshold = threshold;
+  options.rate = rate;
+  options.max_error = max_error;
   if (seed) options.seed = static_cast<std::uint64_t>(*seed);
+}
+
+// Blocks on torch's threads, once more if the step was corrected.
+inline void encode_blocks(PayloadEncoder& encoder) {
+  do
+    for_ranges(encoder.num_blocks(), 1,
+               [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
+  while (encoder.correct());
 }
 
 // How many bytes a reader accepts; without a number, all.

@@ -78,9 +78,10 @@ std::vector<at::Tensor> container_parts(const std::vector<at::Tensor>& tensors, 
 std::vector<at::Tensor> file_parts_op(at::TensorList tensors, Names names, Names metadata,
                                       bool has_metadata, std::string_view mode, std::int64_t bits,
                                       std::int64_t exponent_bits, std::int64_t mantissa_bits,
-                                      double scale, double threshold, std::string_view survivors,
-                                      std::string_view coder, std::string_view model,
-                                      std::string_view rounding, std::optional<std::int64_t> seed) {
+                                      double scale, double threshold, double rate, double max_error,
+                                      std::string_view survivors, std::string_view coder,
+                                      std::string_view model, std::string_view rounding,
+                                      std::optional<std::int64_t> seed) {
   check(tensors.size() == names.size(), "save", "a name for every tensor", names.size(), " for ",
         tensors.size());
   std::optional<Metadata> pairs;
@@ -89,7 +90,7 @@ std::vector<at::Tensor> file_parts_op(at::TensorList tensors, Names names, Names
     pairs->emplace_back(metadata[i], metadata[i + 1]);
   EncodeOptions options =
       encode_options(mode, bits, exponent_bits, mantissa_bits, survivors, coder, model, rounding);
-  set_values(options, scale, threshold, seed);
+  set_values(options, scale, threshold, rate, max_error, seed);
   return container_parts(tensors.vec(), names, std::move(pairs), options);
 }
 

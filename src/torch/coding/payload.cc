@@ -46,7 +46,7 @@ TensorView view_of(const at::Tensor& x) {
 at::Tensor encode_tensor(const at::Tensor& x, const EncodeOptions& options) {
   const at::Tensor in = x.contiguous();
   PayloadEncoder encoder(view_of(in), with_seed(options));
-  for_ranges(encoder.num_blocks(), 1, [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
+  encode_blocks(encoder);
   const at::Tensor payload = at::empty({static_cast<std::int64_t>(encoder.finish())},
                                        at::TensorOptions().dtype(at::kByte));
   encoder.write(mutable_elements<std::uint8_t>(payload));
@@ -63,7 +63,7 @@ std::int64_t encode_tensor_into(const at::Tensor& x, const EncodeOptions& option
   const at::Tensor in = x.contiguous();
   const std::span<std::uint8_t> room = mutable_elements<std::uint8_t>(out);
   PayloadEncoder encoder(view_of(in), with_seed(options), room);
-  for_ranges(encoder.num_blocks(), 1, [&](std::size_t i, std::size_t end) { encoder.run(i, end); });
+  encode_blocks(encoder);
   const std::size_t size = encoder.finish();
   check(size <= room.size(), "encode", "room for the payload in out", room.size(), " bytes for ",
         size);
@@ -73,24 +73,25 @@ std::int64_t encode_tensor_into(const at::Tensor& x, const EncodeOptions& option
 
 at::Tensor encode_cpu(const at::Tensor& x, std::string_view mode, std::int64_t bits,
                       std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
-                      double threshold, std::string_view survivors, std::string_view coder,
-                      std::string_view model, std::string_view rounding,
+                      double threshold, double rate, double max_error, std::string_view survivors,
+                      std::string_view coder, std::string_view model, std::string_view rounding,
                       std::optional<std::int64_t> seed) {
   EncodeOptions options =
       encode_options(mode, bits, exponent_bits, mantissa_bits, survivors, coder, model, rounding);
-  set_values(options, scale, threshold, seed);
+  set_values(options, scale, threshold, rate, max_error, seed);
   return encode_tensor(x, options);
 }
 
 // The size is a tensor, a scalar: what changes an argument may not return a part of it.
 at::Tensor encode_into_cpu(const at::Tensor& x, std::string_view kind, std::int64_t bits,
                            std::int64_t exponent_bits, std::int64_t mantissa_bits, double scale,
-                           double threshold, std::string_view survivors, std::string_view coder,
+                           double threshold, double rate, double max_error,
+                           std::string_view survivors, std::string_view coder,
                            std::string_view model, std::string_view rounding,
                            std::optional<std::int64_t> seed, const at::Tensor& out) {
   EncodeOptions options =
       encode_options(kind, bits, exponent_bits, mantissa_bits, survivors, coder, model, rounding);
-  set_values(options, scale, threshold, seed);
+  set_values(options, scale, threshold, rate, max_error, seed);
   return at::scalar_tensor(encode_tensor_into(x, options, out),
                            at::TensorOptions().dtype(at::kLong));
 }
@@ -185,8 +186,8 @@ using Inspected =
     std::tuple<std::string, std::string, std::vector<std::int64_t>, double,
                std::vector<std::int64_t>, std::string, std::vector<double>, std::string>;
 
-// mode, type, shape, scale, (bits, exponent bits, mantissa bits, values a block, blocks, bytes),
-// model, its (shape, scale) and the threshold, survivors.
+// mode, type, shape, scale, (bits, exponent bits, mantissa bits, values a block, blocks, bytes,
+// whether the rate was reached), model, its (shape, scale), the threshold and the rate, survivors.
 Inspected inspect_cpu(const at::Tensor& payload) {
   const PayloadInfo info = inspect(payload);
   const std::vector<std::int64_t> shape(info.shape.begin(), info.shape.end());
@@ -195,8 +196,10 @@ Inspected inspect_cpu(const at::Tensor& payload) {
                                              info.mantissa_bits,
                                              std::int64_t{1} << info.block_log2,
                                              static_cast<std::int64_t>(info.num_blocks()),
-                                             static_cast<std::int64_t>(info.payload_bytes)};
-  const std::vector<double> law = {info.model_shape, info.model_scale * info.scale, info.threshold};
+                                             static_cast<std::int64_t>(info.payload_bytes),
+                                             info.rate_reached() ? 1 : 0};
+  const std::vector<double> law = {info.model_shape, info.model_scale * info.scale, info.threshold,
+                                   info.rate};
   return Inspected(std::string(payload_kind_name(info.kind)), std::string(dtype_name(info.dtype)),
                    shape, info.scale, numbers, std::string(table_model_name(info.model)), law,
                    std::string(survivors_name(info.survivors)));

@@ -27,7 +27,7 @@ TEST(PayloadGolden, OldPayloadsDecode) {
     EXPECT_EQ(decode(payload), read(path.replace_extension(".bin"))) << path.filename();
     ++count;
   }
-  EXPECT_GE(count, 24);
+  EXPECT_GE(count, 28);
 }
 
 }  // namespace

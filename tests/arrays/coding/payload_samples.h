@@ -98,6 +98,11 @@ inline std::vector<NamedPayload> payloads_of_every_kind(std::size_t n) {
   add("uniform-laplace-huffman", floats,
       {.kind = kUniform, .coder = EntropyCoder::kHuffman, .model = TableModel::kLaplace});
   add("uniform-packed", floats, {.kind = kUniform, .coder = EntropyCoder::kNone, .bits = 5});
+  add("uniform-rate2", floats, {.kind = kUniform, .rate = 2});
+  add("uniform-rate12-extra", floats, {.kind = kUniform, .rate = 12});
+  add("uniform-rate4-gennorm-bfloat16", view(halves, DType::kBFloat16),
+      {.kind = kUniform, .rate = 4, .model = TableModel::kGennorm});
+  add("uniform-max-error", floats, {.kind = kUniform, .max_error = 1e-5});
   add("float-1-4-3", floats, {.kind = kFloat});
   add("float-1-5-0-bfloat16", view(halves, DType::kBFloat16),
       {.kind = kFloat, .format = FloatFormat(5, 0)});

@@ -56,6 +56,7 @@ std::string hash_of(const std::vector<T>& values) {
 void add(Hashes& found, const std::string& name, const TensorView& tensor, EncodeOptions options) {
   options.block_log2 = kBlockLog2;
   for (const EntropyCoder coder : {EntropyCoder::kRans, EntropyCoder::kHuffman}) {
+    if (options.rate > 0 && coder == EntropyCoder::kHuffman) continue;
     options.coder = coder;
     const Bytes payload = encode(tensor, options);
     EXPECT_EQ(inspect(payload).kind, options.kind) << name << ": stored in another form";
@@ -82,6 +83,13 @@ void add_lossy(Hashes& found) {
             "uniform" + std::to_string(bits) + ' ' + std::string(table_model_name(model)) + how,
             values,
             {.kind = kUniform, .bits = bits, .model = model, .rounding = rounding, .seed = 3});
+    for (const TableModel model : {TableModel::kCounted, TableModel::kGennorm})
+      for (const double rate : {1.5, 9.0})
+        add(found,
+            "uniform rate " + std::to_string(rate).substr(0, 3) + ' ' +
+                std::string(table_model_name(model)) + how,
+            values,
+            {.kind = kUniform, .rate = rate, .model = model, .rounding = rounding, .seed = 3});
     for (const FloatFormat& format : {FloatFormat(3, 0), FloatFormat(4, 3), FloatFormat(5, 2)}) {
       add(found, "float " + format.name() + how, values,
           {.kind = kFloat, .format = format, .rounding = rounding, .seed = 3});

@@ -39,14 +39,14 @@ def save_what_is_raised(run, rank, results):
     os._exit(0)
 
 
-def killed(rank, world, port, results, victim):
+def killed(rank, world, port, results, victim, codec):
     """The victim is gone, without a farewell, while exchanges are under way."""
     torch.set_num_threads(1)
     join_group(rank, world, port)
 
     def run():
         for step in range(100):
-            handle = all_reduce(torch.randn(300_000), "uniform8", async_op=True)
+            handle = all_reduce(torch.randn(300_000), codec, async_op=True)
             if rank == victim and step == 3:
                 os._exit(0)
             handle.wait()

@@ -27,6 +27,17 @@ def test_a_format_is_a_codec():
     assert Codec.parse("1-5-2") == Codec.parse("fp8")
 
 
+def test_a_rate_is_a_codec():
+    for name, rate in {"rate2": 2, "rate1.5": 1.5, "rate0.75": 0.75, "rate16": 16}.items():
+        codec = Codec.parse(name)
+        assert (codec.kind, codec.rate, codec.name) == ("uniform", rate, name)
+    assert Codec.parse("rate2.50").name == "rate2.5"
+    assert Codec(rate=2) == Codec.parse("rate2") != Codec.parse("uniform8")
+    for name in ("rate", "rate0", "rate17", "rate-1", "rate1e1", "ratex", "rate2 "):
+        with pytest.raises(ValueError, match=r"\[Codec\] expected"):
+            Codec.parse(name)
+
+
 def test_packed_is_uniform_without_a_coder():
     packed = Codec.parse("packed5")
     assert (packed.kind, packed.bits, packed.coder) == ("uniform", 5, "none")
@@ -46,6 +57,10 @@ def test_rounding_is_unbiased_unless_what_it_loses_is_fed_back():
     [
         ({"kind": "zip"}, r"\[Codec\] expected kind to be one of lossless .* got 'zip'"),
         ({"bits": 9}, r"expected 2 to 8 bits, got 9"),
+        ({"rate": 17}, r"expected a rate above 0 and of at most 16 bits a value, got 17"),
+        ({"rate": 2, "kind": "float"}, r"expected kind uniform with a rate, got float"),
+        ({"rate": 2, "coder": "none"}, r"expected coder rans with a rate, got none"),
+        ({"rate": "two"}, r"expected rate to be a number"),
         ({"format": "1-9-9"}, r"\[FloatFormat\] expected"),
         ({"coder": "zip"}, r"expected coder to be one of rans huffman none, got 'zip'"),
         ({"model": "cauchy"}, r"expected model to be one of counted .* got 'cauchy'"),

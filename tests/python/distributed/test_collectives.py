@@ -7,7 +7,7 @@ from ranks import run_ranks
 
 from slimgrad.distributed import CODECS
 
-FEW = ("lossless", "uniform8", "packed4", "fp6", "pruned")
+FEW = ("lossless", "uniform8", "packed4", "fp6", "pruned", "rate2")
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5])

@@ -57,6 +57,7 @@ def test_lossy_codecs_train_nearly_as_well(trained, name):
 def test_fewer_bytes_travel(trained):
     sent = {name: trained[0][name + " plan"][1] for name in CODECS}
     assert sent["float32"] == 0  # not by us
+    assert sent["rate4"] < sent["uniform8"]
     assert sent["uniform4 fed back"] < sent["uniform8"] < sent["lossless"]
     assert all(trained[0][name + " plan"][0] == 12 for name in CODECS)
 

@@ -23,9 +23,9 @@ def what_was_raised(results, ranks):
     return {rank: torch.load(results / f"{rank}.pt") for rank in ranks}
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-def test_a_killed_rank_is_named(tmp_path, victim):
-    run_ranks(killed, (str(tmp_path), victim), world=3)
+@pytest.mark.parametrize("victim, codec", [(0, "uniform8"), (2, "rate2")])
+def test_a_killed_rank_is_named(tmp_path, victim, codec):
+    run_ranks(killed, (str(tmp_path), victim, codec), world=3)
     for raised in what_was_raised(tmp_path, {0, 1, 2} - {victim}).values():
         assert raised["kind"] == "ExchangeError"
         assert f"rank {victim} is gone or does not answer" in raised["text"]

@@ -70,6 +70,7 @@ CODECS = {
     "uniform8": "uniform8",
     "packed8": "packed8",
     "fp8": "fp8",
+    "rate4": "rate4",
     "uniform4 fed back": Codec.parse("uniform4", error_feedback=True),
 }
 

@@ -1,0 +1,114 @@
+"""Do payloads have the rate that was asked for, and what does it take?
+
+    python -m bench.rate --out results/rate.json
+
+Misses are payload size over wanted size less one: of generalized normal values, and of gradients of
+the weights of two networks (the demo's and a small GPT) after 20 steps, every tensor of 2^14 values
+or more. Times are of one thread, the best of several
+rounds in which all take turns, over the time of "uniform8" with stochastic rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import scipy.stats
+import torch
+
+import slimgrad as sg
+from bench.distributed_convergence import TASKS
+from bench.timing import commit
+
+RATES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+SHAPES = (0.3, 0.5, 0.7, 1.0, 2.0)
+
+
+def gennorm(shape: float, n: int) -> torch.Tensor:
+    return torch.from_numpy(scipy.stats.gennorm(shape).rvs(n, random_state=n).astype("f4"))
+
+
+def gradients(task: str, steps: int = 20) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    model, batch, loss_of = TASKS[task][0](0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, *batch()).backward()
+        optimizer.step()
+    named = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {f"{task} {name}": g for name, g in named.items() if g.numel() >= 1 << 14}
+
+
+def miss(x: torch.Tensor, rate: float, **options) -> float:
+    payload = sg.encode(x, "uniform", rate=rate, rounding="stochastic", seed=1, **options)
+    return 8 * payload.numel() / x.numel() / rate - 1
+
+
+def misses() -> list[dict]:
+    tensors = {
+        f"gennorm {s} of 2^{b}": gennorm(s, 1 << b) for b in (14, 16, 18, 20) for s in SHAPES
+    }
+    for task in TASKS:
+        tensors |= gradients(task)
+    rows = []
+    for name, x in tensors.items():
+        for model in ("counted", "gennorm"):
+            found = [round(miss(x, rate, model=model), 4) for rate in RATES]
+            rows.append({"tensor": name, "values": x.numel(), "model": model, "misses": found})
+    return rows
+
+
+def times(seconds: float) -> list[dict]:
+    torch.set_num_threads(1)
+    rows = []
+    for bits in (18, 20, 22):
+        for shape in SHAPES:
+            x = gennorm(shape, 1 << bits)
+            out = torch.empty(x.nbytes + x.nbytes // 60 + 64, dtype=torch.uint8)
+            ways = {"uniform8": {"bits": 8}} | {f"rate{r:g}": {"rate": r} for r in RATES}
+            best = dict.fromkeys(ways, float("inf"))
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                for name, options in ways.items():
+                    start = time.perf_counter()
+                    sg.encode(x, "uniform", rounding="stochastic", seed=1, out=out, **options)
+                    best[name] = min(best[name], time.perf_counter() - start)
+            plain = best["uniform8"]
+            row = {"values": f"2^{bits}", "shape": shape, "uniform8_gb_s": x.nbytes / plain / 1e9}
+            row |= {name: best[name] / plain for name in ways if name != "uniform8"}
+            rows.append({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.rate")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each row of times")
+    parser.add_argument(
+        "--parts", nargs="+", choices=("misses", "times"), default=["misses", "times"]
+    )
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    record: dict = {"command": f"python -m bench.rate --out {arguments.out}", "commit": commit()}
+    if arguments.out and arguments.out.exists():
+        record = json.loads(arguments.out.read_text()) | record
+    if "misses" in arguments.parts:
+        record["rates"], record["misses"] = RATES, misses()
+        for few, many in ((1 << 14, 1 << 18), (1 << 18, 1 << 60)):
+            of_size = [row for row in record["misses"] if few <= row["values"] < many]
+            worst = max(abs(m) for row in of_size for m in row["misses"])
+            print(
+                f"{len(of_size)} tensors of {few} values and more: worst miss {100 * worst:.2f} %"
+            )
+    if "times" in arguments.parts:
+        record["times"] = times(arguments.seconds)
+        for row in record["times"]:
+            print(row)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
