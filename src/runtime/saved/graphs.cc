@@ -101,7 +101,7 @@ at::Tensor begin_saved(const at::Tensor& draws, std::int64_t stream, std::string
   return draw(draws, last.stream);
 }
 
-at::Tensor draw_saved(std::string_view saved) {
+at::Tensor draw_saved(const at::Tensor&, std::string_view saved) {
   const SavedTally tally = parse_graph_tally(saved, kDraw);
   SavedTensors* const active = active_saved_tensors();
   if (active != nullptr) {
@@ -116,9 +116,8 @@ at::Tensor draw_saved(std::string_view saved) {
 at::Tensor begin_saved_meta(const at::Tensor& draws, std::int64_t, std::string_view) {
   return at::empty({1}, draws.options());
 }
-// It has no tensor among its arguments.
-at::Tensor draw_saved_anywhere(std::string_view saved) {
-  return torch_ops::ValueErrors<&draw_saved>::call(saved);
+at::Tensor draw_saved_meta(const at::Tensor& like, std::string_view) {
+  return at::empty({1}, like.options().dtype(at::kLong));
 }
 
 }  // namespace
@@ -150,11 +149,14 @@ SavedTally parse_graph_tally(std::string_view text, const char* op) {
 
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
   m.impl("begin_saved_", torch_ops::ValueErrors<&begin_saved>::call);
+  m.impl("draw_saved", torch_ops::ValueErrors<&draw_saved>::call);
 }
-TORCH_LIBRARY_IMPL(slimgrad, Meta, m) { m.impl("begin_saved_", begin_saved_meta); }
-TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
-  m.impl("draw_saved", draw_saved_anywhere);
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
+  m.impl("begin_saved_", begin_saved_meta);
+  m.impl("draw_saved", draw_saved_meta);
 }
-TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) { m.impl("begin_saved_", torch_ops::no_gradient()); }
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  for (const char* name : {"begin_saved_", "draw_saved"}) m.impl(name, torch_ops::no_gradient());
+}
 
 }  // namespace slimgrad::runtime
