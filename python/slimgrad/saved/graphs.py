@@ -70,6 +70,12 @@ def parse(how: str) -> tuple[int, int, str, int]:
 # ---- hooks ---------------------------------------------------------------------------------------
 
 
+def _graph_for_trace(hook: fx.GraphModule) -> fx.Graph:
+    """dynamo asks for the graph of a hook when it begins to trace: in time for our partitioner."""
+    install()
+    return hook._graph
+
+
 def hooks_for(how: str, pack: Any, unpack: Any) -> torch.autograd.graph.saved_tensors_hooks:
     """Hooks for eager passes, that torch.compile sees around the parts it compiles: graphs guard on
     the identity of hooks that are GraphModules, and on no others. It inlines them, which changes
@@ -79,7 +85,9 @@ def hooks_for(how: str, pack: Any, unpack: Any) -> torch.autograd.graph.saved_te
         graph = fx.Graph()
         graph.output(graph.placeholder("x"))
         module = fx.GraphModule(torch.nn.Module(), graph)
-        type(module).__call__ = staticmethod(call)  # Its class is its own.
-        setattr(type(module), KEY, how)
+        cls = type(module)  # its own
+        cls.__call__ = staticmethod(call)
+        cls.graph = property(_graph_for_trace)
+        setattr(cls, KEY, how)
         modules.append(module)
     return torch.autograd.graph.saved_tensors_hooks(*modules)

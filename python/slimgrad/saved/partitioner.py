@@ -77,7 +77,8 @@ class Packing:
         inputs = self._forward.find_nodes(op="placeholder")
         gradients = self._backward.output_node().args[0]
         wanted = {node for node, to in zip(inputs, gradients, strict=False) if to is not None}
-        self._rules = Forward({inputs[i] for i in static}, wanted, self._under_hooks is not None)
+        # Without the state of a packer as its input it is a block, or a piece that DDP cut off.
+        self._rules = Forward({inputs[i] for i in static}, wanted, not self._begins)
         self._rules.read(self._forward)
         self._readers = {
             node.name: node
@@ -85,7 +86,6 @@ class Packing:
             if "tangents" not in node.name
         }
         self._tally: Counter = Counter()
-        self._words: dict[tuple, fx.Node] = {}
 
     def run(self) -> None:
         outputs = list(self._output.args[0])
