@@ -63,8 +63,8 @@ std::vector<std::string_view> split(std::string_view text, char by) {
 std::size_t whole_number(std::string_view text, const char* op) {
   std::size_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  check(error == std::errc() && end == text.data() + text.size(), op, "whole numbers in saved",
-        "'", text, "'");
+  check(error == std::errc() && end == text.data() + text.size(), op, "whole numbers in saved", "'",
+        text, "'");
   return number;
 }
 
@@ -140,9 +140,9 @@ SavedTally parse_graph_tally(std::string_view text, const char* op) {
           "lines of five fields in saved", "'", line, "'");
     const std::lock_guard lock(known().mutex);
     const std::string_view name = *known().texts.emplace(fields[1]).first;
-    (fields[0] == "packed" ? tally.packed : tally.left)[name] += {
-        static_cast<std::int64_t>(whole_number(fields[2], op)), whole_number(fields[3], op),
-        whole_number(fields[4], op)};
+    (fields[0] == "packed" ? tally.packed : tally.left)[name] +=
+        {static_cast<std::int64_t>(whole_number(fields[2], op)), whole_number(fields[3], op),
+         whole_number(fields[4], op)};
   }
   return tally;
 }
