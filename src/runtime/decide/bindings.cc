@@ -1,7 +1,7 @@
-// torch.classes.slimgrad.GateGroup: a group of gates as Python holds it. In graphs of torch.compile,
-// where no method of an object can be called, the op enter_gate_ does what enter() does. It gets a
-// handle of the group, an int64 tensor with its number: the group itself changes plans that a graph
-// has kept for backward, which must see what was written since.
+// torch.classes.slimgrad.GateGroup: a group of gates as Python holds it. In graphs of
+// torch.compile, where no method of an object can be called, the op enter_gate_ does what enter()
+// does. It gets a handle of the group, an int64 tensor with its number: the group itself changes
+// plans that a graph has kept for backward, which must see what was written since.
 #include <ATen/ops/full.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/custom_class.h>
