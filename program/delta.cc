@@ -206,13 +206,6 @@ std::shared_ptr<Options> declare_base(Flags& flags) {
   return options;
 }
 
-void declare_rest(Flags& flags, Options& options, const char* out, const char* ending,
-                  const char* help) {
-  flags.option(out, options.out, help).required().value_name("").offer_files({ending});
-  declare_threads(flags, options.num_threads);
-  declare_quiet(flags, options.quiet);
-}
-
 Action declare_delta(Flags& flags) {
   auto options = declare_base(flags);
   options->inputs.resize(1);
@@ -220,7 +213,12 @@ Action declare_delta(Flags& flags) {
       .required()
       .value_name("")
       .offer_files({".safetensors"});
-  declare_rest(flags, *options, "OUT.sgd", ".sgd", "The delta to write");
+  flags.option("OUT.sgd", options->out, "The delta to write")
+      .required()
+      .value_name("")
+      .offer_files({".sgd"});
+  declare_threads(flags, options->num_threads);
+  declare_quiet(flags, options->quiet);
   return [options] { return run_delta(*options); };
 }
 
@@ -252,21 +250,36 @@ constexpr char kDeltaExample[] =
 values, are encoded as they are. slimgrad patch makes NEW of BASE again.
 
 Example:
-  $ slimgrad delta step100.safetensors step101.safetensors step101.sgd
-  $ slimgrad patch step100.safetensors step101.sgd restored.safetensors)help";
+  $ python -c "import json,numpy as n; x=n.arange(65536,dtype='f4'); h=json.dumps({'x':{'dtype':'F32','shape':[65536],'data_offsets':[0,262144]}}).encode(); [open(f,'wb').write(len(h).to_bytes(8,'little')+h+v.tobytes()) for f,v in [('a.safetensors',x),('b.safetensors',x+(x%7==0)),('c.safetensors',x+(x%5==0))]]"
+  $ slimgrad delta a.safetensors b.safetensors b.sgd
+  b.sgd: 14687 bytes for 262144, 1 tensor, 1 as deltas
+  $ slimgrad patch a.safetensors b.sgd back.safetensors
+  back.safetensors: 1 tensor, proven by their hashes)help";
 
 constexpr char kPatchExample[] =
     R"help(Every delta has to be one to the result of that before it, the first one to BASE: any
 other is an error, and nothing is written. The file appears when it is complete.
 
 Example:
-  $ slimgrad patch step100.safetensors step101.sgd step102.sgd step102.safetensors)help";
+  $ python -c "import json,numpy as n; x=n.arange(65536,dtype='f4'); h=json.dumps({'x':{'dtype':'F32','shape':[65536],'data_offsets':[0,262144]}}).encode(); [open(f,'wb').write(len(h).to_bytes(8,'little')+h+v.tobytes()) for f,v in [('a.safetensors',x),('b.safetensors',x+(x%7==0)),('c.safetensors',x+(x%5==0))]]"
+  $ slimgrad delta a.safetensors b.safetensors b.sgd
+  b.sgd: 14687 bytes for 262144, 1 tensor, 1 as deltas
+  $ slimgrad delta b.safetensors c.safetensors c.sgd
+  c.sgd: 28576 bytes for 262144, 1 tensor, 1 as deltas
+  $ slimgrad patch a.safetensors b.sgd c.sgd back.safetensors
+  back.safetensors: 1 tensor, proven by their hashes)help";
 
 constexpr char kJoinExample[] =
     R"help(The delta from BASE to the result of the last one, without the files in between.
 
 Example:
-  $ slimgrad join step100.safetensors step101.sgd step102.sgd from100to102.sgd)help";
+  $ python -c "import json,numpy as n; x=n.arange(65536,dtype='f4'); h=json.dumps({'x':{'dtype':'F32','shape':[65536],'data_offsets':[0,262144]}}).encode(); [open(f,'wb').write(len(h).to_bytes(8,'little')+h+v.tobytes()) for f,v in [('a.safetensors',x),('b.safetensors',x+(x%7==0)),('c.safetensors',x+(x%5==0))]]"
+  $ slimgrad delta a.safetensors b.safetensors b.sgd
+  b.sgd: 14687 bytes for 262144, 1 tensor, 1 as deltas
+  $ slimgrad delta b.safetensors c.safetensors c.sgd
+  c.sgd: 28576 bytes for 262144, 1 tensor, 1 as deltas
+  $ slimgrad join a.safetensors b.sgd c.sgd ac.sgd
+  ac.sgd: 19521 bytes for 262144, 1 tensor, 1 as deltas)help";
 
 const bool registered =
     register_subcommand({"delta", "Encode what changed between two .safetensors files",

@@ -32,7 +32,7 @@ def same_bits(a, b):
     return (
         a.dtype == b.dtype
         and a.shape == b.shape
-        and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+        and torch.equal(*(x.contiguous().view(-1).view(torch.uint8) for x in (a, b)))
     )
 
 
