@@ -30,9 +30,14 @@ _FORMS: dict[type, type] = {
 
 def _settings(cls: type, options: dict) -> dict:
     """Those of ``options`` that the class takes: "exact" only where there is an inverse."""
-    if options["bits"] == "exact":
-        return {"bits": "exact" if issubclass(cls, fewbit._INVERTIBLE) else 4}
-    return options if issubclass(cls, fewbit._Approximate) else {"bits": options["bits"]}
+    bits = options["bits"]
+    if bits == "exact":
+        if issubclass(cls, fewbit._INVERTIBLE):
+            return {"bits": bits}
+        bits = 4
+    if issubclass(cls, fewbit.PReLU):
+        bits = 1
+    return options | {"bits": bits} if issubclass(cls, fewbit._Approximate) else {"bits": bits}
 
 
 def _form_of(module: nn.Module, options: dict) -> nn.Module:
