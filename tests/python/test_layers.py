@@ -13,8 +13,8 @@ MAY_INCLUDE = {
     "formats": {"base"},
     "math": {"base", "formats", "boost"},
     "kernels": {"base", "formats", "hwy"},
-    # Two compilers that know no Boost and no Highway read it: of math and kernels it takes rules for
-    # one value.
+    # Read by compilers for GPUs, which know neither Boost nor Highway: of math and kernels it takes
+    # rules for one value.
     "device": {"base", "formats", "math", "kernels"},
     "arrays": {"base", "formats", "math", "kernels", "xxhash", "json"},
     "torch": {"base", "formats", "math", "kernels", "device", "arrays", "libtorch"},
