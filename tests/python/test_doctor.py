@@ -65,7 +65,8 @@ def test_text_says_the_same(capsys, two_checks):
     assert status == 0
     assert text.endswith("All is well.\n")
     assert "\x1b" not in text
-    for word in ("slimgrad ", "torch ", "threads ", "huge pages ", "device kernels", "scalar: 2 of 2"):
+    words = ("slimgrad ", "torch ", "threads ", "huge pages ", "device kernels", "scalar: 2 of 2")
+    for word in words:
         assert word in text
 
 

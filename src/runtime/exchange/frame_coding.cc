@@ -57,8 +57,7 @@ void prune_piece(const Piece& piece, const Codec& codec, std::uint64_t seed) {
   const double found =
       threshold(measure(piece.values), codec.sparsity, ThresholdMethod::kEmpirical).value;
   if (found > 0)
-    torch_ops::apply_cpu("all_reduce",
-                         {.threshold = found, .seed = derive_seed(seed, {piece.key})},
+    torch_ops::apply_cpu("all_reduce", {.threshold = found, .seed = derive_seed(seed, {piece.key})},
                          piece.values, piece.values);
 }
 

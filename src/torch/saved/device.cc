@@ -19,9 +19,12 @@ namespace {
 template <typename Function>
 void with_saved_width(int bits, const Function& function) {
   switch (bits) {
-    case 8: return function.template operator()<8>();
-    case 4: return function.template operator()<4>();
-    default: return function.template operator()<2>();
+    case 8:
+      return function.template operator()<8>();
+    case 4:
+      return function.template operator()<4>();
+    default:
+      return function.template operator()<2>();
   }
 }
 
