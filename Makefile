@@ -45,10 +45,15 @@ check: lint asan check-device test-wheel ## Layout and types; the core under san
 test-cpp: build
 	ctest --preset release
 
+# What calls ops one by one, and so is done again on the test device in little time; without names `pytest --device` runs all of
+# apply, fewbit, measure and saved.
+on_device = $(addprefix tests/python/,measure apply/test_prune.py apply/test_quantize.py apply/test_pack.py \
+              fewbit/test_fewbit_ops.py saved/test_saved_ops.py)
+
 # A file a core; threads that wait do not spin, or two programs with two threads would stand in each other's way.
 test-python: build
 	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile
-	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile --device
+	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile --device $(on_device)
 
 test-clients: build ## Tests with the packages that users bring (requirements-clients.txt, -flower.txt)
 	@scripts/setup clients

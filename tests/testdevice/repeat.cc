@@ -43,12 +43,8 @@ bool is_plain(const at::Tensor& x) {
          !at::isTensorSubclassLike(x) && !x.is_neg() && !x.is_conj();
 }
 
-// State stays where it is: on the CPU.
-bool is_state(const at::Tensor& x) { return x.scalar_type() == at::kDouble; }
-
 // With the same strides, and the same memory around it.
 at::Tensor copied_to_device(const at::Tensor& x) {
-  if (is_state(x)) return x.detach().clone();
   const auto num_bytes = static_cast<std::int64_t>(x.storage().nbytes());
   const c10::Device device(type, 0);
   const at::Tensor bytes =
@@ -97,12 +93,15 @@ class Repetition {
  public:
   Repetition(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t num_given)
       : op_(op), name_(op.schema().name()), given_(stack.end() - num_given, stack.end()) {
-    for (const c10::IValue& value : given_) {
-      if (!value.isTensor()) {
-        stack_.push_back(value);
-        continue;
-      }
-      stack_.push_back(copied_to_device(value.toTensor()));
+    for (std::size_t i = 0; i < num_given; ++i) {
+      const std::string& argument = op.schema().arguments()[i].name();
+      const bool is_state = argument == "plan" || argument == "stats";  // of a gate: on the CPU
+      if (!given_[i].isTensor())
+        stack_.push_back(given_[i]);
+      else if (is_state)
+        stack_.push_back(given_[i].toTensor().detach().clone());
+      else
+        stack_.push_back(copied_to_device(given_[i].toTensor()));
     }
     on_device_ = stack_;
     generator_ = at::detail::getDefaultCPUGenerator().get_state();
@@ -154,6 +153,7 @@ class Repetition {
 };
 
 std::atomic<bool> is_on{false};
+thread_local bool is_repeating = false;  // a device's op may call the CPU's
 
 // The CPU's kernels, by the names of ops, which call_twice() replaces.
 std::map<std::string, c10::SafeKernelFunction>& cpu_kernels() {
@@ -164,12 +164,16 @@ std::map<std::string, c10::SafeKernelFunction>& cpu_kernels() {
 void call_twice(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::SafeKernelFunction& on_cpu = cpu_kernels().at(op.schema().name());
   const std::size_t num_given = op.schema().arguments().size();
-  bool is_repeated = is_on && c10::impl::TorchDispatchModeTLS::stack_len() == 0;
+  bool is_repeated = is_on && !is_repeating && c10::impl::TorchDispatchModeTLS::stack_len() == 0;
   for (std::size_t i = 0; is_repeated && i < num_given; ++i) {
     const c10::IValue& value = torch::jit::peek(*stack, i, num_given);
     is_repeated = !value.isTensor() || is_plain(value.toTensor());
   }
   if (!is_repeated) return on_cpu.callBoxed(op, keys, stack);
+  struct Repeating {
+    Repeating() { is_repeating = true; }
+    ~Repeating() { is_repeating = false; }
+  } repeating;
   Repetition repetition(op, *stack, num_given);
   try {
     on_cpu.callBoxed(op, keys, stack);
