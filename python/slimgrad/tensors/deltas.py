@@ -23,8 +23,8 @@ def _(base, changed):
 @torch.library.register_fake("slimgrad::apply_delta")
 def _(base, payload):
     raise NotImplementedError(
-        "[apply_delta] the shape of the result is in the payload: call slimgrad.apply_delta outside "
-        "of torch.compile, or with out"
+        "[apply_delta] the shape of the result is in the payload: call slimgrad.apply_delta "
+        "outside of torch.compile, or with out"
     )
 
 
@@ -79,7 +79,7 @@ def apply_delta(
     max_bytes: int | None = None,
 ) -> dict[str, torch.Tensor]: ...
 def apply_delta(base, payload, out=None, *, max_bytes=None):
-    """The tensor or dict that ``payload``, from ``delta``, was made for, on the devices of ``base``.
+    """The tensor or dict that ``payload``, from ``delta``, leads to, on the devices of ``base``.
 
     ``out=base`` changes tensors in place. ``out`` is a tensor of the result's type and shape, or a
     dict: tensors of the same name, type and shape are written to, others are set, and those that
