@@ -56,7 +56,7 @@ def delta(base: torch.Tensor | Tensors, new: torch.Tensor | Tensors) -> torch.Te
     """
     if isinstance(base, Mapping) != isinstance(new, Mapping):
         raise TypeError("[delta] expected two tensors or two dicts of tensors, got one of each")
-    if isinstance(base, Mapping):
+    if isinstance(base, Mapping) and isinstance(new, Mapping):
         return ops.delta_set(*_named(base, "delta", "base"), *_named(new, "delta", "new"))
     base = tensor_with_values(base, "delta", "base").detach().cpu()
     return ops.delta(base, tensor_with_values(new, "delta", "new").detach().cpu())
