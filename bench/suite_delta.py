@@ -1,8 +1,9 @@
-"""Deltas of weights: time, in copies of the new tensor (`copy_`), beside zstd behind positions and XOR.
+"""Deltas of weights: time, in copies of the new tensor (`copy_`), beside zstd.
 
-22M bfloat16 weights (generated: normal, with normal steps), of which about 2 % and 0.4 % change. The
-number in a name is the coded size in bits a weight. What others do before zstd (comparing, gathering)
-is timed with them; zstd has one thread, always. bench.weight_deltas has the sizes on real weights.
+22M bfloat16 weights (generated: normal, with normal steps), of which about 2 % and 0.4 % change.
+The number in a name is the coded size in bits a weight. What others do before zstd (comparing,
+gathering) is timed with them; zstd has one thread, always. bench.weight_deltas has the sizes on
+real weights.
 """
 
 import numpy

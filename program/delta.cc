@@ -43,9 +43,9 @@ class DeltaWriter {
     set.index.entries.push_back({changed.name, changed.type, changed.shape, payload.size()});
     if (is_delta(payload)) ++num_deltas;
     values_bytes += changed.bytes.size();
-    result_.push_back({changed.name, changed.type, changed.shape,
-                       is_delta(payload) ? inspect_delta(payload).result
-                                         : hash_of(changed, parallel_)});
+    result_.push_back(
+        {changed.name, changed.type, changed.shape,
+         is_delta(payload) ? inspect_delta(payload).result : hash_of(changed, parallel_)});
   }
   Hash128 result() const { return hash_of(result_); }
   // Returns the size of the file.
@@ -181,7 +181,8 @@ Report run_patch(const Options& options) {
   const std::span<std::uint8_t> all = file.map(0, offset);
   for (std::size_t i = 0; i < others.size(); ++i) {
     const auto entry = std::ranges::find(entries, others[i].name, &ContainerEntry::name);
-    others[i].bytes = all.subspan(offsets[i], sizes[static_cast<std::size_t>(entry - entries.begin())]);
+    others[i].bytes =
+        all.subspan(offsets[i], sizes[static_cast<std::size_t>(entry - entries.begin())]);
   }
   chain.check_others(others);
   file.commit(offset);
@@ -284,8 +285,8 @@ Example:
 const bool registered =
     register_subcommand({"delta", "Encode what changed between two .safetensors files",
                          kDeltaExample, declare_delta}) &&
-    register_subcommand({"patch", "Apply deltas to a .safetensors file", kPatchExample,
-                         declare_patch}) &&
+    register_subcommand(
+        {"patch", "Apply deltas to a .safetensors file", kPatchExample, declare_patch}) &&
     register_subcommand({"join", "Join deltas into one", kJoinExample, declare_join});
 
 }  // namespace

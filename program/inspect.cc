@@ -96,8 +96,8 @@ Report describe_delta(const std::string& path, std::span<const std::uint8_t> fil
                std::to_string(bytes), std::to_string(entry.num_bytes)});
     report.json["tensors"].push_back(std::move(json));
   }
-  report.text = table.text() + "\nbase   " + hash_text(set.base) + "\nresult " +
-                hash_text(set.result) + '\n';
+  report.text =
+      table.text() + "\nbase   " + hash_text(set.base) + "\nresult " + hash_text(set.result) + '\n';
   return report;
 }
 

@@ -11,6 +11,7 @@
 #include <slimgrad/format_choice.h>
 #include <slimgrad/gate.h>
 #include <slimgrad/half.h>
+#include <slimgrad/hash128.h>
 #include <slimgrad/measure.h>
 #include <slimgrad/payload.h>
 #include <slimgrad/payload_info.h>

@@ -1,6 +1,6 @@
 // Any bytes as a delta to a base of a few thousand values, and as a delta of several tensors: a
-// PayloadError, or values; never a crash, a hang or an overrun. The checksum and the base's hash are
-// made right first, or the fuzzer would never get behind them.
+// PayloadError, or values; never a crash, a hang or an overrun. The checksum and the base's hash
+// are made right first, or the fuzzer would never get behind them.
 #include <slimgrad/delta.h>
 
 #include <cstddef>

@@ -52,16 +52,16 @@ def test_no_example_is_forgotten():
 
 
 def test_weight_sync_over_gloo(tmp_path):
-    out = run(sys.executable, EXAMPLES / "weight_sync.py", "--steps", 3, "--width", 64, cwd=tmp_path)
+    out = run(
+        sys.executable, EXAMPLES / "weight_sync.py", "--steps", 3, "--width", 64, cwd=tmp_path
+    )
     hashes = re.findall(r"rank \d: (\w{32})", out)
     assert len(hashes) == 3 and len(set(hashes)) == 1, out
 
 
 def test_weight_sync_through_a_folder(tmp_path):
     """The second receiver joins late, and ends with the same weights."""
-    out = run(
-        sys.executable, EXAMPLES / "weight_sync.py", "--folder", tmp_path / "w", "--steps", 9
-    )
+    out = run(sys.executable, EXAMPLES / "weight_sync.py", "--folder", tmp_path / "w", "--steps", 9)
     hashes = re.findall(r"(?:trainer:|deltas,) (\w{32})", out)
     assert len(hashes) == 3 and len(set(hashes)) == 1, out
     sizes = re.findall(r"step \d+: (\d+) bytes for (\d+)", out)

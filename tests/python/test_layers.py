@@ -55,6 +55,8 @@ PUBLIC_LAYER = {
     "fewbit.h": "arrays",
     "gate.h": "arrays",
     "measure.h": "arrays",
+    "delta.h": "arrays",
+    "hash128.h": "formats",
     "payload.h": "arrays",
     "slimgrad.h": "arrays",
     "activations.h": "torch",

@@ -236,9 +236,7 @@ def inspect(payload: Payload) -> dict:
         payload = bytes_of(payload, "inspect")
         if bytes(payload[:4].tolist()) in _DELTA_MAGIC:
             return _inspect_delta(payload)
-        mode, dtype, shape, scale, numbers, model, laws, survivors = checked(
-            ops.inspect, payload
-        )
+        mode, dtype, shape, scale, numbers, model, laws, survivors = checked(ops.inspect, payload)
     bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes, reached = numbers
     info = {"mode": mode, "dtype": getattr(torch, dtype), "shape": torch.Size(shape)}
     info["nbytes"] = num_bytes

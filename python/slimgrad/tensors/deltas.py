@@ -23,8 +23,8 @@ def _(base, changed):
 @torch.library.register_fake("slimgrad::apply_delta")
 def _(base, payload):
     raise NotImplementedError(
-        "[apply_delta] the shape of the result is in the payload: call slimgrad.apply_delta outside "
-        "of torch.compile, or with out"
+        "[apply_delta] the shape of the result is in the payload: call slimgrad.apply_delta "
+        "outside of torch.compile, or with out"
     )
 
 
@@ -56,7 +56,7 @@ def delta(base: torch.Tensor | Tensors, new: torch.Tensor | Tensors) -> torch.Te
     """
     if isinstance(base, Mapping) != isinstance(new, Mapping):
         raise TypeError("[delta] expected two tensors or two dicts of tensors, got one of each")
-    if isinstance(base, Mapping):
+    if isinstance(base, Mapping) and isinstance(new, Mapping):
         return ops.delta_set(*_named(base, "delta", "base"), *_named(new, "delta", "new"))
     base = tensor_with_values(base, "delta", "base").detach().cpu()
     return ops.delta(base, tensor_with_values(new, "delta", "new").detach().cpu())
@@ -79,7 +79,7 @@ def apply_delta(
     max_bytes: int | None = None,
 ) -> dict[str, torch.Tensor]: ...
 def apply_delta(base, payload, out=None, *, max_bytes=None):
-    """The tensor or dict that ``payload``, from ``delta``, was made for, on the devices of ``base``.
+    """The tensor or dict that ``payload``, from ``delta``, leads to, on the devices of ``base``.
 
     ``out=base`` changes tensors in place. ``out`` is a tensor of the result's type and shape, or a
     dict: tensors of the same name, type and shape are written to, others are set, and those that

@@ -80,8 +80,8 @@ void count_block(std::span<const std::uint8_t> base, std::span<const std::uint8_
 
 // Codes what is dense, lists what is sparse, and adds its gaps to `gaps`.
 CodedBlock prepare_block(std::span<const std::uint8_t> base, std::span<const std::uint8_t> changed,
-                         const delta_format::ValueType& type, const DeltaCode& code,
-                         Weights& gaps, DeltaScratch& scratch);
+                         const delta_format::ValueType& type, const DeltaCode& code, Weights& gaps,
+                         DeltaScratch& scratch);
 std::vector<std::uint8_t> finish_block(const CodedBlock& block, const DeltaCode& code,
                                        DeltaScratch& scratch);
 

@@ -110,8 +110,8 @@ std::vector<std::uint8_t> code_dense(std::span<const std::uint8_t> base,
 // larger part stands for it.
 template <typename Word>
 void list_sparse(std::span<const std::uint8_t> base, std::span<const std::uint8_t> changed,
-                 const ValueType& type, const DeltaCode& code, Weights& gaps,
-                 DeltaScratch& scratch, std::vector<SparseChange>& out) {
+                 const ValueType& type, const DeltaCode& code, Weights& gaps, DeltaScratch& scratch,
+                 std::vector<SparseChange>& out) {
   const std::size_t num_values = base.size() / sizeof(Word);
   const kernels::Hazards hazards = hazards_of(code);
   const std::uint8_t* const classes = scratch.classes();
@@ -188,8 +188,7 @@ CodedBlock prepare_block(std::span<const std::uint8_t> base, std::span<const std
     kernels::mark_dense(scratch.classes(), num_values, marks);
     std::uint32_t* const positions = scratch.positions(num_values);
     std::uint32_t* next = positions;
-    for_marks(marks, num_values,
-              [&](std::size_t i) { *next++ = static_cast<std::uint32_t>(i); });
+    for_marks(marks, num_values, [&](std::size_t i) { *next++ = static_cast<std::uint32_t>(i); });
     const std::span<const std::uint32_t> dense(positions, next);
     if (dense.size() >= kManyDense)
       block.dense_stream = code_dense<Word>(base, changed, type, code, dense, scratch);
@@ -220,8 +219,8 @@ std::vector<std::uint8_t> finish_block(const CodedBlock& block, const DeltaCode&
   WideRansEncoder coder;
   const auto put_in_context = [&](const auto& change) {
     const std::uint8_t table = code.table_of[change.context];
-    put_symbol(coder, change.symbol, change.extra, extra_bits_of(change.symbol),
-               code.tables[table], starts[table], end);
+    put_symbol(coder, change.symbol, change.extra, extra_bits_of(change.symbol), code.tables[table],
+               starts[table], end);
   };
   for (std::size_t k = block.sparse.size(); k-- > 0;) put_in_context(block.sparse[k]);
   for (std::size_t k = block.sparse.size(); k-- > 0;)

@@ -88,7 +88,8 @@ DeltaSet parse_delta_set(Bytes file, std::uint64_t max_bytes) {
   if (file.size() < kSetHeaderBytes)
     fail(PayloadErrorCode::kTooShort, "a damaged delta: the file ends too early");
   if (!is_delta_set(file))
-    fail(PayloadErrorCode::kBadMagic, "not a delta of several tensors (the magic bytes are missing)");
+    fail(PayloadErrorCode::kBadMagic,
+         "not a delta of several tensors (the magic bytes are missing)");
   if (file[4] != kDeltaVersion || file[5] != 0 || file[6] != 0 || file[7] != 0)
     fail(PayloadErrorCode::kBadVersion, "a delta of an unknown version");
   const Bytes front = file.first(kSetHeaderBytes - kChecksumBytes);
@@ -190,8 +191,9 @@ void check_result(const DeltaSet& set, Bytes file, std::span<const DeltaTensor> 
     const DeltaTensor* const other = is_delta(payload) ? nullptr : find(others, entry.name);
     if (!is_delta(payload) && other == nullptr)
       throw_invalid("apply_delta", "the values of '" + entry.name + '\'', "none");
-    hashes.push_back({entry.name, entry.type, entry.shape,
-                      other == nullptr ? inspect_delta(payload).result : hash_of(*other, parallel)});
+    hashes.push_back(
+        {entry.name, entry.type, entry.shape,
+         other == nullptr ? inspect_delta(payload).result : hash_of(*other, parallel)});
   }
   if (hash_of(std::move(hashes)) != set.result)
     fail(PayloadErrorCode::kBadHeader, "a damaged delta: other tensors than were encoded");
@@ -210,10 +212,10 @@ std::uint64_t entry_bytes(const ContainerEntry& entry, Bytes payload, const Delt
     fail(PayloadErrorCode::kBadHeader,
          "a damaged delta: '" + entry.name + "' has another type or shape than the index says");
   if (base == nullptr || base->type != entry.type || base->bytes.size() != info.num_bytes())
-    throw WrongBase("[apply_delta] expected a base with '" + entry.name + "' of type " + entry.type + " and " +
-             std::to_string(info.num_bytes()) + " bytes, got " +
-             (base == nullptr ? std::string("none")
-                              : base->type + " of " + std::to_string(base->bytes.size())));
+    throw WrongBase("[apply_delta] expected a base with '" + entry.name + "' of type " +
+                    entry.type + " and " + std::to_string(info.num_bytes()) + " bytes, got " +
+                    (base == nullptr ? std::string("none")
+                                     : base->type + " of " + std::to_string(base->bytes.size())));
   return info.num_bytes();
 }
 

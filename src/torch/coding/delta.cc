@@ -67,8 +67,7 @@ at::Tensor checked_payload(const at::Tensor& payload, const char* op) {
 
 at::Tensor delta_cpu(const at::Tensor& base, const at::Tensor& changed) {
   const at::Tensor from = base.contiguous(), to = changed.contiguous();
-  return as_payload(
-      delta(delta_tensor(from, "delta"), delta_tensor(to, "delta"), all_threads()));
+  return as_payload(delta(delta_tensor(from, "delta"), delta_tensor(to, "delta"), all_threads()));
 }
 
 // The shape of the result; throws unless the delta is one to a tensor of this type.
@@ -87,8 +86,7 @@ at::Tensor apply_delta_cpu(const at::Tensor& base, const at::Tensor& payload) {
   const at::Tensor from = base.contiguous();
   // A base of another size is refused before anything is allocated for it.
   const at::Tensor out = at::empty_like(from, from.options());
-  apply_delta(bytes_of_values(from), delta, mutable_bytes(out), all_threads(),
-              Verification::kLast);
+  apply_delta(bytes_of_values(from), delta, mutable_bytes(out), all_threads(), Verification::kLast);
   return out.view(shape);
 }
 
@@ -98,8 +96,7 @@ void apply_delta_in_place(const at::Tensor& base, const at::Tensor& payload) {
   const std::vector<std::int64_t> shape = result_shape(base, delta);
   check(base.sizes() == at::IntArrayRef(shape), "apply_delta", "out of the result's shape",
         base.sizes(), " for ", at::IntArrayRef(shape));
-  check(base.is_contiguous(), "apply_delta", "out to be contiguous", "strides of ",
-        base.strides());
+  check(base.is_contiguous(), "apply_delta", "out to be contiguous", "strides of ", base.strides());
   apply_delta(bytes_of_values(base), delta, mutable_bytes(base), all_threads());
 }
 
@@ -142,8 +139,8 @@ std::tuple<DeltaNames, std::vector<at::Tensor>> apply_delta_set_op(
   check_base(set, file, from.views, Verification::kLast, all_threads());
   std::uint64_t announced = 0;
   for (const ContainerEntry& entry : set.index.entries) {
-    announced += entry_bytes(entry, file.subspan(entry.offset, entry.num_bytes),
-                             from.find(entry.name));
+    announced +=
+        entry_bytes(entry, file.subspan(entry.offset, entry.num_bytes), from.find(entry.name));
     if (!file_type(entry.type))
       throw PayloadError(PayloadErrorCode::kBadHeader,
                          "[apply_delta] expected types that torch has, got " + entry.type +
@@ -158,8 +155,7 @@ std::tuple<DeltaNames, std::vector<at::Tensor>> apply_delta_set_op(
   for (const ContainerEntry& entry : set.index.entries) {
     const std::vector<std::int64_t> shape(entry.shape.begin(), entry.shape.end());
     const ConstBytes delta = file.subspan(entry.offset, entry.num_bytes);
-    const at::Tensor out =
-        at::empty(shape, at::TensorOptions().dtype(*file_type(entry.type)));
+    const at::Tensor out = at::empty(shape, at::TensorOptions().dtype(*file_type(entry.type)));
     apply_entry(entry, delta, from.find(entry.name), mutable_bytes(out), all_threads());
     if (!is_delta(delta)) others.push_back(delta_tensor(out, "apply_delta", entry.name));
     std::get<0>(result).push_back(entry.name);

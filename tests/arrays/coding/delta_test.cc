@@ -25,9 +25,7 @@ struct Pair {
   std::size_t width;
   Bytes base, changed;
 
-  DeltaTensor view(const Bytes& bytes) const {
-    return {"", type, {bytes.size() / width}, bytes};
-  }
+  DeltaTensor view(const Bytes& bytes) const { return {"", type, {bytes.size() / width}, bytes}; }
   Bytes payload(const Parallel& parallel = {}) const {
     return delta(view(base), view(changed), parallel);
   }
@@ -300,8 +298,7 @@ TEST(DeltaValues, SymbolsComeBack) {
     EXPECT_EQ(difference_of(symbol.symbol, symbol.extra), difference);
   };
   for (std::int64_t d = -100000; d <= 100000; ++d) comes_back(d);
-  for (int i = 0; i < 100000; ++i)
-    comes_back(static_cast<std::int64_t>(random()) >> random() % 64);
+  for (int i = 0; i < 100000; ++i) comes_back(static_cast<std::int64_t>(random()) >> random() % 64);
   comes_back(INT64_MIN);
   comes_back(INT64_MAX);
   for (std::uint32_t gap = 0; gap < 65536; ++gap) {
