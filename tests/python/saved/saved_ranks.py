@@ -40,6 +40,7 @@ def train(rank, world, port, results, kind):
     if kind == "ddp":
         wrapped = DistributedDataParallel(model)
     elif kind == "ddp, compiled":  # in several graphs, of which the first has the state as an input
+        torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1 << 14
         wrapped = torch.compile(DistributedDataParallel(model, bucket_cap_mb=0.1))
     own = []
     if kind == "ddp":  # without the wrapper nothing is averaged
