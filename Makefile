@@ -45,10 +45,15 @@ check: lint asan check-device test-wheel ## Layout and types; the core under san
 test-cpp: build
 	ctest --preset release
 
+# What calls ops one by one, and so is done again on the test device in little time; without names `pytest --device` runs all of
+# apply, fewbit, measure and saved.
+on_device = $(addprefix tests/python/,measure apply/test_prune.py apply/test_quantize.py apply/test_pack.py \
+              fewbit/test_fewbit_ops.py saved/test_saved_ops.py)
+
 # A file a core; threads that wait do not spin, or two programs with two threads would stand in each other's way.
 test-python: build
 	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile
-	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile --device
+	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile --device $(on_device)
 
 test-clients: build ## Tests with the packages that users bring (requirements-clients.txt, -flower.txt)
 	@scripts/setup clients
@@ -111,7 +116,7 @@ bench: build ## Measure speed against what users would pick instead
 
 # Half an hour at most. As root it limits links between network namespaces; otherwise loopback.
 bench-distributed: build ## Seconds and bytes of gradients between processes, against what torch has
-	$(PYTHON) -m bench.distributed --out results/distributed.json
+	$(PYTHON) -m bench.distributed --fresh --out results/distributed.json
 	$(PYTHON) -m bench.distributed_page --out docs/benchmarks_distributed.md
 
 # Data that the project does not carry: CIFAR-10's binary version in DATA, and any text as text.txt. It takes hours, and goes

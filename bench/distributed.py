@@ -8,14 +8,17 @@ backward() of DDP with buckets of 25 MB on 25.9 million parameters whose gradien
 (bench/distributed_gradients.py): the time of the exchange and of what it takes to make it small,
 with nothing to hide behind. One thread a rank. All exchanges take turns within a run; the best time
 counts, as a ratio to float32's in the same run. Bytes are what a rank's interface sent in a step,
-frames and acknowledgements included, on average over the ranks.
+frames and acknowledgements included, and CPU seconds those of a rank's process, both on average
+over the ranks.
 
-Rows of ranks and links that are not asked for stay in --out as they are: it can be done in parts.
+There are --runs runs for each number of ranks and each link, every one with processes of its own.
+Those that --out has already are not repeated, unless --fresh is given: it can be done in parts.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import socket
@@ -86,16 +89,18 @@ def run_ranks(
     return json.loads(found)
 
 
-def rows_of(ranks: int, link: str, found: dict) -> list[dict]:
+def rows_of(ranks: int, link: str, found: dict, run: int = 1) -> list[dict]:
     unit = min(found["float32"]["seconds"])
     return [
         {
             "ranks": ranks,
             "link": link,
             "name": name,
+            "run": run,
             "seconds": round(min(numbers["seconds"]), 5),
             "median": round(statistics.median(numbers["seconds"]), 5),
             "steps": len(numbers["seconds"]),
+            "cpu_seconds": round(statistics.median(numbers["cpu_seconds"]), 5),
             "bytes": round(statistics.median(numbers["bytes"])),
             "faster": round(unit / min(numbers["seconds"]), 4),
         }
@@ -107,20 +112,40 @@ def print_rows(rows: list[dict]) -> None:
     previous = None
     for row in rows:
         if (case := (row["ranks"], row["link"])) != previous:
-            print(f"\n{row['ranks']} ranks, {row['link']}: best seconds a step, x float32, MB sent")
+            print(f"\n{row['ranks']} ranks, {row['link']}, run {row['run']}: best seconds a step,")
+            print("  times float32's speed, CPU seconds of a rank, MB sent")
             previous = case
         print(
             f"  {row['name']:<24} {row['seconds']:9.4f} {row['faster']:7.2f} "
-            f"{row['bytes'] / 1e6:9.2f}",
+            f"{row['cpu_seconds']:9.4f} {row['bytes'] / 1e6:9.2f}",
             flush=True,
         )
 
 
+def key_of(row: dict) -> tuple:
+    return row["ranks"], row["link"], row.get("run", 0)
+
+
 def merged(record: dict, rows: list[dict]) -> list[dict]:
-    """The record's rows, those of the same ranks and link replaced."""
-    new = {(row["ranks"], row["link"]) for row in rows}
-    kept = [row for row in record.get("rows", []) if (row["ranks"], row["link"]) not in new]
-    return sorted(kept + rows, key=lambda row: (row["ranks"], list(ROUNDS).index(row["link"])))
+    """The record's rows with those of a run, which replace it if it was there, and whatever was
+    recorded of its ranks and link by another commit."""
+    new, commits = {key_of(row) for row in rows}, {row["commit"] for row in rows}
+    kept = [
+        row
+        for row in record.get("rows", [])
+        if key_of(row) not in new
+        and (row["commit"] in commits or key_of(row)[:2] not in {key[:2] for key in new})
+    ]
+    return sorted(
+        kept + rows, key=lambda row: (row["ranks"], list(ROUNDS).index(row["link"]), row["run"])
+    )
+
+
+def has_run(path: Path | None, key: tuple, names: list[str]) -> bool:
+    if path is None or not path.exists():
+        return False
+    rows = json.loads(path.read_text())["rows"]
+    return set(names) <= {row["name"] for row in rows if key_of(row) == key}
 
 
 def write(path: Path, rows: list[dict], scale: float) -> None:
@@ -133,7 +158,7 @@ def write(path: Path, rows: list[dict], scale: float) -> None:
     }
     fresh = {"values": sum(prod(scaled(shape, scale)) for shape, _ in recorded().values())}
     for row in rows:
-        row["commit"] = commit()
+        row.setdefault("commit", commit().removesuffix("-dirty"))
     lines = ",\n  ".join(json.dumps(row) for row in merged(before, rows))
     head = json.dumps(record | fresh, indent=1).removesuffix("\n}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,6 +170,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--links", nargs="+", choices=list(RATES), default=list(RATES))
     parser.add_argument("--names", nargs="+", choices=list(exchanges()), help="default: all")
+    parser.add_argument("--runs", type=int, default=3, help="of each race (%(default)s)")
+    parser.add_argument("--fresh", action="store_true", help="repeat what --out has")
     parser.add_argument("--seconds", type=float, default=150, help="most of a race (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="of the parameters' number")
     parser.add_argument("--loopback", action="store_true", help="make no namespaces")
@@ -158,21 +185,18 @@ def main() -> None:
         print(f"The ranks meet on loopback, whose speed nobody limits: {why}.")
         arguments.links = ["loopback"]
     torch.set_num_threads(1)
-    for ranks in arguments.ranks:
-        for link in arguments.links:
-            with joined(ranks, loopback=bool(why)) as places:
-                found = run_ranks(
-                    places,
-                    RATES.get(link),
-                    ROUNDS[link],
-                    arguments.seconds,
-                    arguments.scale,
-                    names,
-                )
-            rows = rows_of(ranks, link, found)
-            print_rows(rows)
-            if arguments.out:
-                write(arguments.out, rows, arguments.scale)
+    races = itertools.product(arguments.ranks, arguments.links, range(1, arguments.runs + 1))
+    for key in races:
+        ranks, link, run = key
+        if not arguments.fresh and has_run(arguments.out, key, names):
+            continue
+        with joined(ranks, loopback=bool(why)) as places:
+            limits = RATES.get(link), ROUNDS[link], arguments.seconds, arguments.scale
+            found = run_ranks(places, *limits, names)
+        rows = rows_of(ranks, link, found, run)
+        print_rows(rows)
+        if arguments.out:
+            write(arguments.out, rows, arguments.scale)
 
 
 if __name__ == "__main__":

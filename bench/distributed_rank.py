@@ -38,19 +38,23 @@ def measure(models: dict, place: Place, rounds: int, seconds: float) -> dict:
     x = torch.zeros(1, requires_grad=True)
     times = {name: [] for name in models}
     sent = {name: [] for name in models}
+    cpu = {name: [] for name in models}  # of this process, all its threads
     start, longest = time.perf_counter(), 0.0
     for _ in range(rounds):
         begun = time.perf_counter()
         for name, model in models.items():
             model.zero_grad(set_to_none=True)
             dist.barrier()
-            bytes_before, before = place.sent_bytes(), time.perf_counter()
+            bytes_before, cpu_before = place.sent_bytes(), time.process_time()
+            before = time.perf_counter()
             step(model, x)
             took = time.perf_counter() - before
             dist.barrier()  # then all have sent what they had to
             bytes_sent = place.sent_bytes() - bytes_before
+            worked = time.process_time() - cpu_before
             times[name] += total([took], dist.ReduceOp.MAX)
             sent[name] += total([bytes_sent], dist.ReduceOp.SUM)
+            cpu[name] += total([worked / dist.get_world_size()], dist.ReduceOp.SUM)
         longest = max(longest, time.perf_counter() - begun)
         [spent] = total([time.perf_counter() - start + longest], dist.ReduceOp.MAX)
         if spent > seconds:
@@ -58,7 +62,11 @@ def measure(models: dict, place: Place, rounds: int, seconds: float) -> dict:
     # Loopback has one interface for all, so that every rank saw the bytes of all ranks.
     parts = dist.get_world_size() ** (2 if place.interface == "lo" else 1)
     return {
-        name: {"seconds": times[name], "bytes": [round(b / parts) for b in sent[name]]}
+        name: {
+            "seconds": times[name],
+            "cpu_seconds": cpu[name],
+            "bytes": [round(b / parts) for b in sent[name]],
+        }
         for name in models
     }
 

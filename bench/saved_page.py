@@ -1,4 +1,4 @@
-"""docs/saved_measured.md from results/saved.json and saved_convergence.json.
+"""docs/saved_measured.md from results/saved.json, compile.json and saved_convergence.json.
 
     python -m bench.saved_page [--results DIR] [--out docs/saved_measured.md]
 
@@ -13,6 +13,7 @@ import statistics
 from pathlib import Path
 
 from bench.saved_convergence import PLAIN, TASKS, settings
+from bench.saved_models import COMPILED
 from bench.suite_saved import BATCH_WAYS
 
 MOST = {"pack": 1.5, "unpack": 1.0}  # copies of the tensor
@@ -20,6 +21,7 @@ TIME = 1.08  # of torch's step
 FEWER = {"saved=4, activations=3": 7.0, "saved=8": 3.8}  # times fewer bytes than torch
 SMALLEST = "saved=4, activations=3"  # whose peak is to be below that of checkpointing
 CHECKPOINT = "torch.utils.checkpoint"
+NAMES = ("saved.json", "saved_convergence.json", "compile.json")  # of the records
 
 HOW = """\
 Times take turns within one process, best of several rounds, as ratios to torch's eager mode.
@@ -222,7 +224,78 @@ def convergence_section(record: dict) -> list[str]:
     return lines
 
 
-def page(kept: dict | None, convergence: dict | None) -> str:
+# ---- compiled graphs -------------------------------------------------------------------------
+
+COMPILED_KEEPS = 6.0  # times fewer bytes than plain torch.compile
+
+
+def _compiled_bars(time: dict[str, dict], memory: dict[str, dict]) -> list[str]:
+    ours = f"{COMPILED}, {SMALLEST}"
+    lines = []
+    if {ours, COMPILED} <= memory.keys():
+        fewer = memory[COMPILED]["saved"] / memory[ours]["saved"]
+        lines.append(
+            f"- `{SMALLEST}` keeps {fewer:.2f} times fewer bytes than plain torch.compile "
+            f"(bar {COMPILED_KEEPS:.0f}): {_verdict(fewer >= COMPILED_KEEPS)}"
+        )
+    if ours in time:
+        ratio = time[ours]["ratio"]
+        lines.append(
+            f"- `{SMALLEST}`: a step takes {ratio:.3f} of its time (bar {TIME}): "
+            + _verdict(ratio <= TIME)
+        )
+    needs = {way: row["peak"] - row["idle"] for way, row in memory.items()}
+    for way in (way for way in needs if "budget" in way and ours in needs):
+        if way not in time or ours not in time:
+            continue
+        if time[way]["ratio"] > time[ours]["ratio"]:
+            lines.append(f"- {way} is slower ({time[way]['ratio']:.3f})")
+            continue
+        lines.append(
+            f"- {way}, which is as fast, needs {needs[way]:.0f} MiB beside what is idle, "
+            f"`{SMALLEST}` {needs[ours]:.0f}: " + _verdict(needs[ours] < needs[way])
+        )
+    return lines
+
+
+def compiled_section(record: dict) -> list[str]:
+    rows = record["rows"]
+    commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
+    lines = [
+        "## Compiled graphs",
+        "",
+        f"`{record['command']}` (commits {commits}). The unit of times and bytes is torch.compile "
+        "as it is. *Needs*: the peak less what is idle. Losses: of the last tenth of 200 steps.",
+        "",
+    ]
+    for name in dict.fromkeys(row["part"].split(":")[0] for row in rows):
+        time, memory, losses = (_by_way(rows, f"{name}:{k}") for k in ("time", "memory", "losses"))
+        title = next(row["case"] for row in rows if row["part"].startswith(f"{name}:"))
+        cells = []
+        for way in {**memory, **time}:
+            kept = memory.get(way)
+            cells.append(
+                [
+                    way,
+                    _number(kept and kept["saved"], ".1f"),
+                    _number(kept and 1 / kept["ratio"], ".2f"),
+                    _number(kept and kept["peak"] - kept["idle"], ".0f"),
+                    _number(time.get(way, {}).get("ratio"), ".3f"),
+                ]
+            )
+        head = ["way", "kept, MiB", "times fewer", "needs, MiB", "step"]
+        lines += [f"### {title}", "", *(_table(head, cells) if cells else [])]
+        if losses:
+            cells = [[way, f"{row['loss']:.4f}"] for way, row in losses.items()]
+            lines += _table(["way", "loss"], cells)
+        parts = {"times": time, "memory": memory, "losses": losses}
+        missing = [word for word, found in parts.items() if not found]
+        lines += [f"Not measured: {', '.join(missing)}.", ""] if missing else []
+        lines += [*_compiled_bars(time, memory), ""]
+    return lines
+
+
+def page(kept: dict | None, convergence: dict | None, compiled: dict | None = None) -> str:
     lines = ["# Everything that backward keeps: measurements", ""]
     lines += [
         "Written by `python -m bench.saved_page` from the records; docs/saved.md says what it is.",
@@ -242,6 +315,8 @@ def page(kept: dict | None, convergence: dict | None) -> str:
         parts = (row["part"].split(":")[0] for row in kept["rows"] if row["part"] != "tensor")
         for name in dict.fromkeys(parts):
             lines += network_section(kept["rows"], name)
+    if compiled:
+        lines += compiled_section(compiled)
     if convergence:
         lines += convergence_section(convergence)
     return "\n".join(lines).rstrip() + "\n"
@@ -252,7 +327,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--out", type=Path, default=Path("docs/saved_measured.md"))
     arguments = parser.parse_args()
-    paths = [arguments.results / name for name in ("kept.json", "saved_convergence.json")]
+    paths = [arguments.results / name for name in NAMES]
     records = [json.loads(path.read_text()) if path.exists() else None for path in paths]
     arguments.out.write_text(page(*records))
 

@@ -49,7 +49,7 @@ class CompileRow(Row):
 def time_rows(name: str, quick: bool) -> list[Row]:
     network = networks(quick)[name]
     runs = {way: Training(network, way).step for way in COMPILED_WAYS}
-    return race("compile", network.title, COMPILED, runs, 0.5 if quick else 60.0, min_rounds=3)
+    return race("compile", network.title, COMPILED, runs, 0.5 if quick else 40.0, min_rounds=3)
 
 
 def memory_rows(name: str, quick: bool, only: list[str]) -> list[Row]:

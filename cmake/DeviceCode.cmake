@@ -71,7 +71,7 @@ if(slimgrad_nvcc)
                        -gencode arch=compute_80,code=compute_80 -t 0 --compress-mode=size
                        -MD -MF ${fatbin}.d -fatbin)
   list(APPEND SLIMGRAD_DEVICE_IMAGES ${fatbin})
-  # What tests/python/test_device_code.py reads: code of one architecture, and what it takes.
+  # What tests/device/test_device_code.py reads: code of one architecture, and what it takes.
   set(resources ${slimgrad_device_folder}/kernels.resources)
   add_custom_command(
     OUTPUT ${resources} ${slimgrad_device_folder}/kernels.sm_80.ptx
@@ -97,8 +97,9 @@ endif()
 add_custom_target(slimgrad-device-code DEPENDS ${SLIMGRAD_DEVICE_IMAGES} ${resources})
 
 if(SLIMGRAD_DEVICE AND NOT SLIMGRAD_DEVICE_IMAGES)
-  message(WARNING "slimgrad is built without kernels for GPUs: neither nvcc nor clang++ was found. "
-                  "Tensors on a GPU are worked on by torch's operators, many times more slowly.")
+  message(WARNING "slimgrad is built without kernels for GPUs: neither nvcc 13.0 nor clang++ was found. "
+                  "Tensors on a GPU are refused, or worked on by ATen's operators with "
+                  "SLIMGRAD_DEVICE_KERNELS=0 in the environment.")
 endif()
 
 # slimgrad_embed_device_code(TARGET): the images, or none.

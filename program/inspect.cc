@@ -1,4 +1,5 @@
-// slimgrad inspect: what is in a .sg file.
+// slimgrad inspect: what is in a .sg or .sgd file.
+#include <slimgrad/delta.h>
 #include <slimgrad/payload.h>
 
 #include <memory>
@@ -58,6 +59,48 @@ struct Options {
   bool quiet = false;
 };
 
+// The tensors of a delta: hashes of those that are deltas themselves, the kind of the others.
+Report describe_delta(const std::string& path, std::span<const std::uint8_t> file,
+                      Progress& progress) {
+  const DeltaSet set = parse_delta_set(file);
+  Report report;
+  report.json = {{"file", path},
+                 {"base", hash_text(set.base)},
+                 {"result", hash_text(set.result)},
+                 {"tensors", Json::array()}};
+  Table table({{"tensor", Align::kLeft},
+               {"dtype", Align::kLeft},
+               {"shape", Align::kLeft},
+               {"kind", Align::kLeft},
+               {"bytes"},
+               {"coded"}});
+  for (const ContainerEntry& entry : set.index.entries) {
+    progress.part(entry.name, entry.num_bytes);
+    const auto payload = file.subspan(entry.offset, entry.num_bytes);
+    Json json = {{"name", entry.name}, {"dtype", entry.type}, {"shape", entry.shape}};
+    std::uint64_t bytes = 0;
+    if (is_delta(payload)) {
+      const DeltaInfo info = inspect_delta(payload);
+      bytes = info.num_bytes();
+      json["kind"] = info.base == info.result ? "same" : "delta";
+      json["base"] = hash_text(info.base);
+      json["result"] = hash_text(info.result);
+    } else {
+      const PayloadInfo info = inspect(payload);
+      bytes = info.num_bytes();
+      json["kind"] = payload_kind_name(info.kind);
+    }
+    json["bytes"] = bytes;
+    json["payload_bytes"] = entry.num_bytes;
+    table.add({entry.name, entry.type, shape_text(entry.shape), json["kind"].get<std::string>(),
+               std::to_string(bytes), std::to_string(entry.num_bytes)});
+    report.json["tensors"].push_back(std::move(json));
+  }
+  report.text =
+      table.text() + "\nbase   " + hash_text(set.base) + "\nresult " + hash_text(set.result) + '\n';
+  return report;
+}
+
 Report run(const Options& options) {
   const std::string& path = options.path;
   const InputFile file(path);
@@ -72,6 +115,7 @@ Report run(const Options& options) {
                {"coded"},
                {"parameters", Align::kLeft}});
   try {
+    if (is_delta_set(file.bytes())) return describe_delta(path, file.bytes(), progress);
     for (const NamedTensor& tensor : parse_payload_file(file.bytes()).tensors) {
       progress.part(tensor.name, tensor.bytes.size());
       const PayloadInfo info = inspect(tensor.bytes);
@@ -99,10 +143,10 @@ Report run(const Options& options) {
 
 Action declare(Flags& flags) {
   auto options = std::make_shared<Options>();
-  flags.option("FILE.sg", options->path, "What slimgrad encode wrote")
+  flags.option("FILE.sg", options->path, "What slimgrad encode or delta wrote")
       .required()
       .value_name("")
-      .offer_files({".sg"});
+      .offer_files({".sg", ".sgd"});
   declare_quiet(flags, options->quiet);
   return [options] { return run(*options); };
 }

@@ -5,6 +5,8 @@
 
 #include <slimgrad/error.h>
 
+#include "arrays/decide/gate_fields.h"
+
 namespace slimgrad::trainer {
 namespace {
 
@@ -13,6 +15,20 @@ std::string words(const std::vector<std::string>& values) {
   std::string text;
   for (const std::string& value : values) text += (text.empty() ? "" : " ") + value;
   return text;
+}
+
+// "min_elements" as "--min-elements".
+std::string flag_of(std::string name) {
+  std::ranges::replace(name, '_', '-');
+  return "--" + name;
+}
+
+// With the choices, as "a, b or c".
+std::string help_of(const GateSetting& setting, const std::vector<std::string>& choices) {
+  std::string text = setting.option.help;
+  for (std::size_t i = 0; i < choices.size(); ++i)
+    text += (i == 0 ? ": " : i + 1 < choices.size() ? ", " : " or ") + choices[i];
+  return *setting.option.other == '\0' ? text : text + "; or " + setting.option.other;
 }
 
 void declare_what_is_trained(program::Flags flags, Arguments& arguments) {
@@ -76,33 +92,15 @@ void declare_gradients(program::Flags flags, Arguments& arguments) {
               "sparsities")
       .show_default(words(arguments.gradients))
       .offer({"none", "fp2", "fp3", "fp4", "fp5", "fp6", "fp7", "fp8"});
-  flags
-      .option("--split", options.split,
-              "How bits become exponent and mantissa: empirical, lognormal or normal")
-      .offer({"empirical", "lognormal", "normal"});
-  flags
-      .option("--scale", options.scale,
-              "Scale of a format: max, predicted or error, for each layer; or one loss scale for "
-              "all: static:2^16, or dynamic:2^16[:STEPS], which doubles every STEPS steps")
-      .offer({"max", "predicted", "error"});
-  flags.option("--rounding", options.rounding, "stochastic or nearest")
-      .offer({"stochastic", "nearest"});
-  flags.option("--underflow", options.underflow, "stochastic or zero")
-      .offer({"stochastic", "zero"});
-  flags
-      .option("--prune", options.prune,
-              "How to prune: stochastic, or the baselines topk and topk_stochastic")
-      .offer({"stochastic", "topk", "topk_stochastic"});
-  flags
-      .option("--threshold", options.threshold,
-              "How the pruning threshold is found: empirical, lognormal, gennorm, normal or mean")
-      .offer({"empirical", "lognormal", "gennorm", "normal", "mean"});
-  flags
-      .option(
-          "--allocation", options.allocation,
-          "How sparsity is distributed over layers: uniform, min_cosine, mean_cosine, mean_error, "
-          "total_error or targets")
-      .offer({"uniform", "min_cosine", "mean_cosine", "mean_error", "total_error", "targets"});
+  for (const GateSetting& setting : gate_settings()) {
+    const std::string name = setting.option.name;
+    std::vector<std::string> choices = setting.choices;
+    if (name == "prune") std::erase(choices, "none");
+    program::Option option =
+        flags.option(flag_of(name), options.gate.at(name), help_of(setting, choices));
+    if (setting.is_number()) option.range(0, 1000000000).value_name("N");
+    option.offer(choices);
+  }
   flags
       .option("--target", options.targets,
               "LAYER=COSINE: the cosine similarity that a layer's pruned gradient must keep to the "
@@ -110,14 +108,6 @@ void declare_gradients(program::Flags flags, Arguments& arguments) {
       .value_name("LAYER=COSINE ...");
   flags.option("--cap", options.cap, "The highest sparsity that --allocation gives a layer")
       .range(0.0, 1.0);
-  flags.option("--refresh", options.refresh,
-               "Choose threshold, format and scale anew every N steps; epoch: once per epoch");
-  flags.option("--warmup", options.warmup, "Leave gradients uncompressed for the first N steps")
-      .range(0, 1000000000);
-  flags
-      .option("--min-elements", options.min_elements,
-              "Leave gradients with fewer elements uncompressed")
-      .range(1, 1000000000);
   flags
       .option(
           "--sparse-way", options.sparse_way,

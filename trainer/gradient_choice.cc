@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
+#include <initializer_list>
 #include <string>
+#include <type_traits>
 
 #include <slimgrad/float_format.h>
 
+#include "arrays/decide/gate_fields.h"
 #include "base/check.h"
 
 namespace slimgrad::trainer {
@@ -56,6 +60,13 @@ GradientChoice parse_gradient_choice(std::string_view text) {
 
 // ---- the options beside --gradients -------------------------------------------------------------
 
+GateTexts gate_texts(GateTexts given) {
+  given.emplace("prune", prune_kind_name(PruneKind::kStochastic));
+  for (const GateSetting& setting : gate_settings())
+    given.emplace(setting.option.name, setting.initially);
+  return given;
+}
+
 namespace {
 
 double number_in(std::string_view digits, std::string_view option, std::string_view expected,
@@ -64,6 +75,14 @@ double number_in(std::string_view digits, std::string_view option, std::string_v
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   check(error == std::errc() && end == digits.data() + digits.size(), option, expected, text);
   return number;
+}
+
+std::int64_t steps_in(std::string_view text, std::string_view option, std::string_view expected,
+                      std::int64_t least) {
+  const double steps = number_in(text, option, expected, text);
+  check(steps >= static_cast<double>(least) && steps <= 1e9 && steps == std::floor(steps), option,
+        expected, text);
+  return static_cast<std::int64_t>(steps);
 }
 
 // "65536" or "2^16".
@@ -86,28 +105,34 @@ void set_scale(GradientChoice& choice, std::string_view text) {
     std::string_view rest = text.substr(8);
     const std::size_t colon = std::min(rest.find(':'), rest.size());
     settings.fixed_scale = 1 / loss_scale_in(rest.substr(0, colon), text);
-    const double steps = colon == rest.size() ? 2000
-                                              : number_in(rest.substr(colon + 1), "scale",
-                                                          "dynamic:SCALE:STEPS", text);
-    check(steps >= 1 && steps <= 1e9 && steps == std::floor(steps), "scale",
-          "dynamic:SCALE:STEPS with at least one step until the scale is doubled", text);
-    choice.growth_interval = static_cast<std::int64_t>(steps);
+    choice.growth_interval =
+        colon == rest.size()
+            ? 2000
+            : steps_in(rest.substr(colon + 1), "scale",
+                       "dynamic:SCALE:STEPS with at least one step until the scale is doubled", 1);
   } else {
     settings.scale_method = parse_scale_method(text);
   }
 }
 
-std::int64_t refresh_in(std::string_view text) {
-  if (text == "epoch") return 0;
-  constexpr std::string_view kExpected = "a number of steps, or epoch";
-  const double steps = number_in(text, "refresh", kExpected, text);
-  check(steps >= 1 && steps <= 1e9 && steps == std::floor(steps), "refresh", kExpected, text);
-  return static_cast<std::int64_t>(steps);
+// The settings that are values of their fields; --scale and --refresh take other texts, too.
+GateOptions gate_options_in(const GateTexts& texts) {
+  GateState gate;
+  visit_gate_fields(
+      [&]<typename T>(const GateField& field, T& value) {
+        const auto& [name, help, other] = field.option;
+        if (*name == '\0' || *other != '\0') return;
+        if constexpr (std::is_enum_v<T>)
+          value = EnumNames<T>::parse(texts.at(name));
+        else if constexpr (std::is_same_v<T, std::int64_t>)
+          value = steps_in(texts.at(name), name, "a whole number from 0 to 10^9", 0);
+      },
+      gate);
+  return gate.options;
 }
 
-AllocationChoice allocation_in(const GradientOptions& options) {
-  AllocationChoice allocation{.objective = parse_allocation_objective(options.allocation),
-                              .cap = options.cap};
+AllocationChoice allocation_in(const GradientOptions& options, const GateOptions& gate) {
+  AllocationChoice allocation{.objective = gate.allocation, .cap = options.cap};
   for (const std::string_view target : options.targets) {
     const std::size_t equals = target.rfind('=');
     constexpr std::string_view kExpected = "LAYER=COSINE with 0 < COSINE <= 1";
@@ -119,11 +144,11 @@ AllocationChoice allocation_in(const GradientOptions& options) {
   check(options.cap > 0, "cap", "0 < cap <= 1", options.cap);
   const bool uniform = allocation.objective == AllocationObjective::kUniform;
   check(!uniform || allocation.targets.empty(), "target", "an --allocation that takes targets",
-        options.allocation);
+        objective_name(gate.allocation));
   check(allocation.objective != AllocationObjective::kTargets || !allocation.targets.empty(),
         "allocation", "--target LAYER=COSINE with targets", "none");
-  check(uniform || options.threshold != "mean", "threshold",
-        "another method with an allocation: mean says nothing of the cosine", options.threshold);
+  check(uniform || gate.settings.method != ThresholdMethod::kMean, "threshold",
+        "another method with an allocation: mean says nothing of the cosine", "mean");
   return allocation;
 }
 
@@ -136,73 +161,72 @@ bool has_threshold_method(const GradientChoice& choice) {
 }  // namespace
 
 void refine(GradientChoice& choice, const GradientOptions& options) {
-  const ThresholdMethod method = parse_threshold_method(options.threshold);
-  const PruneKind prune = parse_prune_kind(options.prune);
-  check(prune != PruneKind::kNone, "prune", "a kind of pruning", options.prune);
+  const GateOptions asked = gate_options_in(options.gate);
+  const PruneKind prune = asked.settings.prune;
+  check(prune != PruneKind::kNone, "prune", "a kind of pruning", "none");
   check(options.sparse_way == "auto" || options.sparse_way == "always", "sparse-way",
         "auto or always", options.sparse_way);
-  choice.refresh_every = refresh_in(options.refresh);
-  choice.warmup = options.warmup;
-  choice.min_elements = options.min_elements;
-  choice.allocation = allocation_in(options);
-  choice.sparse_method = method;
+  const std::string& refresh = options.gate.at("refresh");
+  choice.refresh_every =
+      refresh == "epoch" ? 0 : steps_in(refresh, "refresh", "a number of steps, or epoch", 1);
+  choice.warmup = asked.warmup;
+  choice.min_elements = asked.min_elements;
+  choice.allocation = allocation_in(options, asked);
+  choice.sparse_method = asked.settings.method;
   choice.always_sparse = options.sparse_way == "always";
   if (choice.sparse)
     check(prune == PruneKind::kStochastic, "prune", "stochastic with a sparse backward pass",
-          options.prune);
+          prune_kind_name(prune));
   if (!choice.gates) return;
   GradientSettings& settings = *choice.gates;
-  const SplitMethod split = parse_split_method(options.split);
-  const Rounding rounding = parse_rounding(options.rounding);
-  const Underflow underflow = parse_underflow(options.underflow);
   if (settings.prune != PruneKind::kNone) {
     settings.prune = prune;
-    if (has_threshold_method(choice)) settings.method = method;
+    if (has_threshold_method(choice)) settings.method = asked.settings.method;
   }
   if (settings.bits == 0) return;
-  if (!settings.format) settings.split = split;
-  settings.rounding = rounding;
-  settings.underflow = underflow;
-  set_scale(choice, options.scale);
+  if (!settings.format) settings.split = asked.settings.split;
+  settings.rounding = asked.settings.rounding;
+  settings.underflow = asked.settings.underflow;
+  set_scale(choice, options.gate.at("scale"));
 }
 
 void check_effects(std::span<const GradientChoice> runs, const GradientOptions& options) {
   const GradientOptions defaults;
-  const auto require = [&](const char* option, bool is_set, const char* expected, auto holds) {
-    check(!is_set || std::ranges::any_of(runs, holds), option, expected, "none");
-  };
-  const auto prunes = [](const GradientChoice& run) {
+  using Run = const GradientChoice&;
+  const auto prunes = [](Run run) {
     return run.sparse || (run.gates && run.gates->prune != PruneKind::kNone);
   };
-  const auto quantizes = [](const GradientChoice& run) { return run.gates && run.gates->bits > 0; };
-  const auto chooses_split = [&](const GradientChoice& run) {
-    return quantizes(run) && !run.gates->format;
-  };
-  const auto asks_method = [&](const GradientChoice& run) {
-    return prunes(run) && has_threshold_method(run);
-  };
-  const auto compresses = [](const GradientChoice& run) { return run.gates || run.sparse; };
-  const auto is_sparse = [](const GradientChoice& run) { return run.sparse.has_value(); };
+  const auto quantizes = [](Run run) { return run.gates && run.gates->bits > 0; };
+  const auto chooses_split = [&](Run run) { return quantizes(run) && !run.gates->format; };
+  const auto asks_method = [&](Run run) { return prunes(run) && has_threshold_method(run); };
+  const auto compresses = [](Run run) { return run.gates || run.sparse; };
 
   constexpr const char* kPruned = "a run with prune:SPARSITY or sparse:WEIGHT:INPUT";
   constexpr const char* kQuantized = "a run with a format, such as fp4";
-  require("prune", options.prune != defaults.prune, kPruned, prunes);
-  require("threshold", options.threshold != defaults.threshold,
-          "a run that prunes, and not by top-k without an allocation", asks_method);
-  require("allocation", options.allocation != defaults.allocation, kPruned, prunes);
-  check(options.cap == defaults.cap || options.allocation != "uniform", "cap",
-        "an --allocation over layers", options.allocation);
-  require("split", options.split != defaults.split,
-          "a run with bits that are to be split, such as fp4", chooses_split);
-  require("scale", options.scale != defaults.scale, kQuantized, quantizes);
-  require("rounding", options.rounding != defaults.rounding, kQuantized, quantizes);
-  require("underflow", options.underflow != defaults.underflow, kQuantized, quantizes);
   constexpr const char* kCompressed = "a run with other --gradients than none";
-  require("refresh", options.refresh != defaults.refresh, kCompressed, compresses);
-  require("warmup", options.warmup != defaults.warmup, kCompressed, compresses);
-  require("min-elements", options.min_elements != defaults.min_elements, kCompressed, compresses);
-  require("sparse-way", options.sparse_way != defaults.sparse_way, "a run with sparse:WEIGHT:INPUT",
-          is_sparse);
+  struct Need {
+    const char *option, *expected;
+    std::function<bool(Run)> holds;
+  };
+  for (const auto& [option, expected, holds] : std::initializer_list<Need>{
+           {"prune", kPruned, prunes},
+           {"threshold", "a run that prunes, and not by top-k without an allocation", asks_method},
+           {"allocation", kPruned, prunes},
+           {"split", "a run with bits that are to be split, such as fp4", chooses_split},
+           {"scale", kQuantized, quantizes},
+           {"rounding", kQuantized, quantizes},
+           {"underflow", kQuantized, quantizes},
+           {"refresh", kCompressed, compresses},
+           {"warmup", kCompressed, compresses},
+           {"min_elements", kCompressed, compresses}})
+    check(options.gate.at(option) == defaults.gate.at(option) || std::ranges::any_of(runs, holds),
+          option, expected, "none");
+  const std::string& allocation = options.gate.at("allocation");
+  check(options.cap == defaults.cap || allocation != defaults.gate.at("allocation"), "cap",
+        "an --allocation over layers", allocation);
+  check(options.sparse_way == defaults.sparse_way ||
+            std::ranges::any_of(runs, [](Run run) { return run.sparse.has_value(); }),
+        "sparse-way", "a run with sparse:WEIGHT:INPUT", "none");
 }
 
 }  // namespace slimgrad::trainer

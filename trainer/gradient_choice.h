@@ -3,6 +3,7 @@
 #define SLIMGRAD_TRAINER_GRADIENT_CHOICE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,15 +46,16 @@ struct GradientChoice {
 // input); nothing for "none". Throws InvalidArgument on anything else.
 GradientChoice parse_gradient_choice(std::string_view text);
 
-// The options beside --gradients, as they are typed; they hold for every run.
+// The settings of a gate as they are typed, by their names (gate_settings() in
+// arrays/decide/gate_fields.h): those given, and the default of the others.
+using GateTexts = std::map<std::string, std::string>;
+GateTexts gate_texts(GateTexts given = {});
+
+// The options beside --gradients; they hold for every run.
 struct GradientOptions {
-  std::string threshold = "empirical", prune = "stochastic", allocation = "uniform";
+  GateTexts gate = gate_texts();
   std::vector<std::string> targets = {};  // LAYER=COSINE
   double cap = kDefaultSparsityCap;
-  std::string split = "empirical", scale = "max";
-  std::string rounding = "stochastic", underflow = "stochastic";
-  std::string refresh = "1";  // steps, or "epoch"
-  std::int64_t warmup = 0, min_elements = GateOptions().min_elements;
   std::string sparse_way = "auto";  // or "always"
 };
 

@@ -10,6 +10,7 @@
 
 #include <slimgrad/error.h>
 
+#include "arrays/decide/gate_fields.h"
 #include "arrays/measure/run_record.h"
 
 namespace slimgrad::trainer {
@@ -114,18 +115,8 @@ std::string config_line(const Arguments& arguments, const Run& run, const RunFac
                {"test_samples", facts.test_samples},
                {"augment", training.augment},
                {"gradients", run.gradients},
-               {"split", options.split},
-               {"scale", options.scale},
-               {"rounding", options.rounding},
-               {"underflow", options.underflow},
-               {"prune", options.prune},
-               {"threshold", options.threshold},
-               {"allocation", options.allocation},
                {"targets", options.targets},
                {"cap", options.cap},
-               {"refresh", options.refresh},
-               {"warmup", options.warmup},
-               {"min_elements", options.min_elements},
                {"sparse_way", options.sparse_way},
                {"epochs", training.epochs},
                {"batch", training.batch_size},
@@ -138,6 +129,10 @@ std::string config_line(const Arguments& arguments, const Run& run, const RunFac
                {"threads", arguments.threads},
                {"probe_at", training.probe_steps},
                {"probe", arguments.probes}});
+  for (const GateSetting& setting : gate_settings()) {
+    const std::string& text = options.gate.at(setting.option.name);
+    json[setting.option.name] = setting.is_number() ? Json(std::stoll(text)) : Json(text);
+  }
   return text_of(json);
 }
 

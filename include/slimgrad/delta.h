@@ -1,6 +1,6 @@
 // Deltas: what changed between two tensors, or two sets of tensors, without loss. A trainer sends
 // them to servers that have the weights of the step before; a folder of checkpoints keeps them.
-// docs/format.md has the bytes, docs/weight_sync.md the use.
+// docs/format.md has the bytes, docs/guides/weight_sync.md the use.
 //
 //   std::vector<std::uint8_t> payload = delta(base, changed);     // both DeltaTensor
 //   std::vector<std::uint8_t> values = apply_delta(base.bytes, payload);  // bit for bit
@@ -11,8 +11,8 @@
 // the weight, and a unit in the last place is proportional to it. NaN payloads and -0 come back.
 //
 // **Proof.** A payload has 128-bit hashes of its base and of its result. Another base is
-// WrongBase, a PayloadError, before anything is written, and so is a result that is not the one that
-// was encoded. The hashes find accidents; they are no signature.
+// WrongBase, a PayloadError, before anything is written, and so is a result that is not the one
+// that was encoded. The hashes find accidents; they are no signature.
 //
 // **Sets.** The delta of two sets of named tensors has a delta for every tensor whose type and
 // number of values are as they were, whatever its shape, and a lossless payload for every other; a
@@ -35,6 +35,7 @@
 #include <vector>
 
 #include <slimgrad/error.h>
+#include <slimgrad/hash128.h>
 #include <slimgrad/payload.h>
 
 namespace slimgrad {
@@ -49,12 +50,6 @@ class WrongBase : public PayloadError {
   explicit WrongBase(const std::string& text)
       : PayloadError(PayloadErrorCode::kBadChecksum, text) {}
 };
-
-struct Hash128 {
-  std::uint64_t low = 0, high = 0;
-  bool operator==(const Hash128&) const = default;
-};
-std::string hash_text(const Hash128& hash);  // 32 hexadecimal digits
 
 // Values that lie in memory without gaps, in the order of the shape. `type` is the name that
 // .safetensors files have for it: F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I8 to I64, U8 to U64,
@@ -73,7 +68,7 @@ Hash128 hash_of(const DeltaTensor& tensor, const Parallel& parallel = {});
 // ---- one tensor --------------------------------------------------------------------------------
 
 struct DeltaInfo {
-  std::string type;  // U8 for a type that is taken as bytes
+  std::string type;                  // U8 for a type that is taken as bytes
   std::vector<std::uint64_t> shape;  // of the result
   Hash128 base, result;
   std::uint64_t payload_bytes = 0;
@@ -131,9 +126,15 @@ std::vector<std::uint8_t> delta(
     std::optional<std::vector<std::pair<std::string, std::string>>> metadata = std::nullopt,
     const Parallel& parallel = {});
 
-// Throws WrongBase unless the set of these tensors is the base.
-void check_base(const DeltaSet& set, std::span<const DeltaTensor> base,
+// Throws WrongBase unless the set of these tensors is the base. With kLast a tensor with a delta is
+// taken to be the one that the delta names, which applying it proves, and only others are hashed.
+void check_base(const DeltaSet& set, std::span<const std::uint8_t> file,
+                std::span<const DeltaTensor> base, Verification verification,
                 const Parallel& parallel = {});
+// Throws PayloadError unless the tensors of the entries are the result: those of deltas, which
+// applying them proves, and these, the others.
+void check_result(const DeltaSet& set, std::span<const std::uint8_t> file,
+                  std::span<const DeltaTensor> others, const Parallel& parallel = {});
 // The bytes that an entry stands for: a delta to the base's tensor of that name, or a lossless
 // payload. Throws PayloadError unless its payload announces the type and shape of the entry and,
 // if it is a delta, `base`, which is null if there is no such tensor, has as many bytes.

@@ -109,9 +109,6 @@ struct GateOptions {
   bool dynamic_scale = false;  // fixed_scale is where a dynamic loss scale begins
 };
 
-// Throws InvalidArgument, in the name of `op`, for numbers out of their range.
-void check_gate_options(const GateOptions& options, std::string_view op);
-
 // Draws are numbered by calls, and states hold counters as float64: above 2^53 adding one changes
 // nothing. A state with more calls than this, which no run reaches, is refused.
 inline constexpr std::int64_t kMostCalls = std::int64_t{1} << 48;

@@ -173,7 +173,9 @@ class SavedTensors {
   const std::string called_;
   mutable std::mutex mutex_;  // guards what follows
   std::uint64_t& seed() const { return static_cast<std::uint64_t*>(draws_.mutable_data_ptr())[0]; }
-  std::uint64_t& number() const { return static_cast<std::uint64_t*>(draws_.mutable_data_ptr())[1]; }
+  std::uint64_t& number() const {
+    return static_cast<std::uint64_t*>(draws_.mutable_data_ptr())[1];
+  }
   at::Tensor draws_;  // int64: the seed, and how many tensors were rounded
   std::uint64_t stream_;
   SavedTally tally_;

@@ -3,6 +3,7 @@
 #define SLIMGRAD_SLIMGRAD_H_
 
 #include <slimgrad/apply.h>
+#include <slimgrad/delta.h>
 #include <slimgrad/distribution.h>
 #include <slimgrad/error.h>
 #include <slimgrad/fewbit.h>
@@ -10,6 +11,7 @@
 #include <slimgrad/format_choice.h>
 #include <slimgrad/gate.h>
 #include <slimgrad/half.h>
+#include <slimgrad/hash128.h>
 #include <slimgrad/measure.h>
 #include <slimgrad/payload.h>
 #include <slimgrad/payload_info.h>

@@ -21,6 +21,7 @@
 #include <variant>
 #include <vector>
 
+#include <slimgrad/delta.h>
 #include <slimgrad/payload.h>
 
 namespace slimgrad {
@@ -59,6 +60,21 @@ void save(const TensorDict& tensors, const std::filesystem::path& path,
 using Loaded = std::variant<at::Tensor, TensorDict>;
 Loaded load(const std::filesystem::path& path, std::uint64_t max_bytes = kNoByteLimit);
 Loaded load(const at::Tensor& file, std::uint64_t max_bytes = kNoByteLimit);
+
+// What changed between two tensors, or two sets of tensors, without loss (delta.h). Tensors of
+// other devices are brought to the CPU. Two tensors have to have the same type and number of
+// values; of two sets, tensors may be new, removed, of another type or shape.
+at::Tensor delta(const at::Tensor& base, const at::Tensor& changed);
+at::Tensor delta(const TensorDict& base, const TensorDict& changed);
+// The changed tensor, on the device of the base. Throws WrongBase, a PayloadError, for another
+// base.
+at::Tensor apply_delta(const at::Tensor& base, const at::Tensor& payload);
+TensorDict apply_delta(const TensorDict& base, const at::Tensor& payload);
+// Into `out`, which may be the base and has its type and the shape of the result. The base is
+// checked before anything is written, and `out` is as it was after a PayloadError if it is the
+// base.
+at::Tensor apply_delta_into(const at::Tensor& base, const at::Tensor& payload,
+                            const at::Tensor& out);
 
 }  // namespace slimgrad
 

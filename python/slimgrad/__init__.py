@@ -16,6 +16,7 @@ from .saved.packer import SavedTensors, saved_tensors
 from .saved.saved_bytes import SavedBytes, saved_bytes
 from .saved.settings import Saved
 from .tensors.coding import PayloadError, decode, encode, inspect
+from .tensors.deltas import apply_delta, delta
 from .tensors.distributions import FAMILIES, Distribution, fit
 from .tensors.files import load, save
 from .tensors.formats import (
@@ -70,10 +71,12 @@ __all__ = [
     "StepTable",
     "TensorStats",
     "allocate",
+    "apply_delta",
     "best_format",
     "cached_memory",
     "compress",
     "decode",
+    "delta",
     "derive_seed",
     "empty_cache",
     "encode",

@@ -13,8 +13,7 @@
 
 namespace slimgrad::device {
 
-// What is done, known when a kernel is compiled: pruning alone takes a third of the registers that
-// everything takes.
+// What is done, known when a kernel is compiled: one that could do everything takes more registers.
 enum class Treats { kQuantize, kPrune, kPruneQuantize, kDrop };
 
 // Which kernel does what a treatment asks for: `treatment` is that of the array, with its

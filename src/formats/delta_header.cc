@@ -52,8 +52,7 @@ void write_code(const DeltaCode& code, Writer& out) {
   BitWriter bits(bytes);
   if (!code.all_dense())
     for (int c = 1; c < kClasses; ++c) bits.put(code.hazard_codes[c], kHazardBits);
-  for (int c = 1; c < num_contexts(code); ++c)
-    bits.put(code.table_of[c] - code.table_of[c - 1], 1);
+  for (int c = 1; c < num_contexts(code); ++c) bits.put(code.table_of[c] - code.table_of[c - 1], 1);
   for (std::size_t i = 0; i < bits.num_bytes(); ++i) out.byte(bytes[i]);
   for (const RansFrequencies& table : code.tables) write_table(table, out);
   if (code.has_gaps()) write_table(code.gaps, out);
@@ -95,8 +94,8 @@ void read_shape(Reader& in, DeltaHeader& header) {
 void read_index(Reader& in, DeltaHeader& header) {
   const std::uint64_t num_blocks = (header.num_values() + kBlockValues - 1) >> kBlockLog2;
   if (num_blocks > in.left())
-    fail(PayloadErrorCode::kTruncated, "a shape of " + std::to_string(num_blocks) +
-                                           " blocks, more than the delta has room for");
+    fail(PayloadErrorCode::kTruncated,
+         "a shape of " + std::to_string(num_blocks) + " blocks, more than the delta has room for");
   std::uint64_t sum = 0;
   header.block_bytes.resize(num_blocks);
   for (std::uint32_t& size : header.block_bytes) {
@@ -112,6 +111,14 @@ void read_index(Reader& in, DeltaHeader& header) {
 }
 
 }  // namespace
+
+std::string hash_text(const Hash128& hash) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::uint64_t half : {hash.high, hash.low})
+    for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[half >> shift & 15];
+  return text;
+}
 
 bool DeltaCode::has_gaps() const {
   return std::ranges::any_of(hazard_codes, [](std::uint8_t code) { return code != 0; });
@@ -144,7 +151,7 @@ void check_delta_start(std::span<const std::uint8_t> payload) {
                                           std::to_string(payload.size()));
   if (std::equal(kDeltaSetMagic.begin(), kDeltaSetMagic.end(), payload.begin()))
     fail(PayloadErrorCode::kBadMagic, "the delta of several tensors, not of one");
-  if (!is_delta(payload))
+  if (!std::equal(kDeltaMagic.begin(), kDeltaMagic.end(), payload.begin()))
     fail(PayloadErrorCode::kBadMagic, "not a delta of slimgrad (the magic bytes are missing)");
   if (payload[4] != kDeltaVersion)
     fail(PayloadErrorCode::kBadVersion, "a delta of version " + std::to_string(payload[4]) +

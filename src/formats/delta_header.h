@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include <slimgrad/delta.h>
+#include <slimgrad/hash128.h>
 
 #include "formats/code_tables.h"
 #include "formats/delta_values.h"

@@ -78,13 +78,12 @@ constexpr Word from_ordered(Word ordered, ValueKind kind) {
 template <typename Word>
 constexpr std::int64_t difference(Word base, Word changed, ValueKind kind) {
   using Signed = std::make_signed_t<Word>;
-  return static_cast<Signed>(
-      static_cast<Word>(to_ordered(changed, kind) - to_ordered(base, kind)));
+  return static_cast<Signed>(static_cast<Word>(to_ordered(changed, kind) - to_ordered(base, kind)));
 }
 template <typename Word>
 constexpr Word add_difference(Word base, std::int64_t difference, ValueKind kind) {
-  return from_ordered(
-      static_cast<Word>(to_ordered(base, kind) + static_cast<Word>(difference)), kind);
+  return from_ordered(static_cast<Word>(to_ordered(base, kind) + static_cast<Word>(difference)),
+                      kind);
 }
 
 // The exponent of a value: a float's exponent field (of float64 its upper eight bits), an integer's
@@ -97,7 +96,8 @@ constexpr int exponent_of(Word bits, const ValueType& type) {
   if (type.kind == ValueKind::kFloat) {
     const Word magnitude = static_cast<Word>(bits & ~kSign);
     if (magnitude == 0) return kZeroExponent;
-    return static_cast<int>(magnitude >> (type.mantissa_bits + std::max(0, type.exponent_bits - 8)));
+    return static_cast<int>(magnitude >>
+                            (type.mantissa_bits + std::max(0, type.exponent_bits - 8)));
   }
   if (bits == 0) return kZeroExponent;
   const bool negative = type.kind == ValueKind::kSigned && (bits & kSign) != 0;
@@ -174,7 +174,8 @@ constexpr std::uint32_t hazard_of(int code) {
   return code < 4 ? static_cast<std::uint32_t>(code)
                   : (4u + (static_cast<std::uint32_t>(code) & 3u)) << ((code >> 2) - 1);
 }
-static_assert(hazard_of(kMaxHazardCode) == 14336 && std::uint64_t{14336} << kBlockLog2 < 1ull << 32);
+static_assert(hazard_of(kMaxHazardCode) == 14336 && std::uint64_t{14336} << kBlockLog2 < 1ull
+                                                                                             << 32);
 
 // Below 16 a gap is its symbol; above, its bit width and the two bits after the highest are.
 constexpr Symbol gap_symbol(std::uint32_t gap) {
@@ -184,7 +185,9 @@ constexpr Symbol gap_symbol(std::uint32_t gap) {
           static_cast<std::uint8_t>(width - 3), gap & ((1u << (width - 3)) - 1)};
 }
 inline constexpr int kMaxGapSymbol = 16 + 4 * 11 + 3;  // gaps are below 2^16
-constexpr int gap_extra_bits(std::uint8_t symbol) { return symbol < 16 ? 0 : (symbol - 16) / 4 + 2; }
+constexpr int gap_extra_bits(std::uint8_t symbol) {
+  return symbol < 16 ? 0 : (symbol - 16) / 4 + 2;
+}
 constexpr std::uint32_t gap_of(std::uint8_t symbol, std::uint64_t extra) {
   if (symbol < 16) return symbol;
   return (4u + ((symbol - 16u) & 3u)) << ((symbol - 16) / 4 + 2) |

@@ -82,7 +82,8 @@ class Reader {
   // What is left, and going on behind the first of it.
   std::span<const std::uint8_t> rest() const { return bytes_.subspan(used_); }
   void skip(std::size_t num_bytes) {
-    if (num_bytes > left()) fail(PayloadErrorCode::kTruncated, "the payload ends within its header");
+    if (num_bytes > left())
+      fail(PayloadErrorCode::kTruncated, "the payload ends within its header");
     used_ += num_bytes;
   }
   std::size_t used() const { return used_; }

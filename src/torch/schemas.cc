@@ -121,6 +121,19 @@ TORCH_LIBRARY(slimgrad, m) {
       kDraws);
   m.def("load_file(Tensor file, int? max_bytes=None) -> (str[], Tensor[])");
 
+  // Deltas (torch/coding/delta.cc), of a tensor and of a set of tensors with names. inspect_delta:
+  // name, type, hash of the base, hash of the result for each tensor, for a set those of the whole
+  // first; then the bytes of values and of payload of each.
+  m.def("delta(Tensor base, Tensor changed) -> Tensor");
+  m.def("apply_delta(Tensor base, Tensor payload) -> Tensor");
+  m.def("apply_delta_(Tensor(a!) base, Tensor payload) -> ()");
+  m.def(
+      "delta_set(Tensor[] base, str[] base_names, Tensor[] changed, str[] changed_names) -> Tensor");
+  m.def(
+      "apply_delta_set(Tensor[] base, str[] names, Tensor payload, int? max_bytes=None) -> "
+      "(str[], Tensor[])");
+  m.def("inspect_delta(Tensor payload) -> (str[], int[])");
+
   // The state of a gate: what is not given has its default. slimgrad::GateGroup has the rest.
   m.def(slimgrad::torch_ops::new_gate_plan_schema().c_str());
   m.def("new_gate_stats() -> Tensor");
@@ -192,11 +205,12 @@ TORCH_LIBRARY(slimgrad, m) {
       "unpack_saved(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype, int bits, "
       "int group) -> Tensor");
   // For graphs of torch.compile, where a seed is a tensor: begin_saved_ draws one for a run of a
-  // graph from the state of a SavedTensors, draw_saved from that of the thread. saved: what the
-  // graph saves (runtime/saved/graphs.h). What pack_saved_in_graph cannot pack, because it holds
-  // NaN or Inf, is held beside the words, and unpack_saved returns it.
+  // graph from the state of a SavedTensors, draw_saved from that of the thread (like: any tensor,
+  // which selects the kernel). saved: what the graph saves (runtime/saved/graphs.h). What
+  // pack_saved_in_graph cannot pack, because it holds NaN or Inf, is held beside the words, and
+  // unpack_saved returns it.
   m.def("begin_saved_(Tensor(a!) draws, int stream, str saved='') -> Tensor");
-  m.def("draw_saved(str saved) -> Tensor", {at::Tag::nondeterministic_seeded});
+  m.def("draw_saved(Tensor like, str saved) -> Tensor", {at::Tag::nondeterministic_seeded});
   m.def(
       "pack_saved_in_graph(Tensor x, Tensor seed, int number, int bits, int group, str rounding) "
       "-> Tensor");

@@ -54,7 +54,9 @@ TYPED_TEST(DeviceExact, SplitsAndMergesAsTheCpu) {
           const auto survivor = only_survivor(in.data(), size, kWidth, one_by_one);
           const bool is_one = largest == 0 || smallest == largest;
           ASSERT_EQ(survivor.has_value(), is_one);
-          if (is_one) ASSERT_EQ(*survivor, largest);
+          if (is_one) {
+            ASSERT_EQ(*survivor, largest);
+          }
 
           std::vector<std::uint8_t> expected(is_one ? exact::mask_bytes(size) : layout.num_bytes());
           std::vector<std::uint8_t> bytes(expected.size());

@@ -20,6 +20,8 @@ OTHERWISE = {
     "slimgrad.saved_tensors": "SavedTensorsGuard",
     "slimgrad.SparsityWarning": "nothing_to_prune",
     "slimgrad.StateWarning": "load_state_dict",
+    "slimgrad.distributed.CODECS": "names",
+    "slimgrad.distributed.Handle": "PendingExchange",
 }
 PYTHONS_BY_NATURE = {
     "slimgrad.log_run": "logs are read by the report pages",
@@ -27,9 +29,13 @@ PYTHONS_BY_NATURE = {
     "slimgrad.nn.convert_activations": "converts a model in place by changing classes",
     "slimgrad.distributed.register": "registers hooks of DDP and FSDP2",
     "slimgrad.distributed.CompressedPipelineStage": "is a stage of torch.distributed.pipelining",
+    "slimgrad.distributed.Plan": "is what register returns",
+    "slimgrad.distributed.StageBoundary": "is a module with a gate, without processes",
 }
 TO_COME = {
-    "slimgrad.distributed": "registration with DDP and FSDP2; boundaries of stages and estimates",
+    "slimgrad.distributed.Choice": "of codec='auto', with estimates",
+    "slimgrad.distributed.Estimate": "estimates",
+    "slimgrad.distributed.estimate": "estimates",
 }
 
 

@@ -56,6 +56,8 @@ def test_as_users_run_it():
     assert all(row["checks"] == len(list(checks.checks())) for row in found["self_test"])
     assert all(row["failed"] == {} for row in found["self_test"])
     assert found["programs"]["slimgrad"] == found["versions"]["slimgrad"]
+    built_in, wanted = ops._device_kernels()
+    assert found["gpu"]["kernels_built_in"] is built_in and found["gpu"]["kernels_wanted"] is wanted
 
 
 def test_text_says_the_same(capsys, two_checks):
@@ -63,7 +65,8 @@ def test_text_says_the_same(capsys, two_checks):
     assert status == 0
     assert text.endswith("All is well.\n")
     assert "\x1b" not in text
-    for word in ("slimgrad ", "torch ", "threads ", "huge pages ", "gpu ", "scalar: 2 of 2"):
+    words = ("slimgrad ", "torch ", "threads ", "huge pages ", "device kernels", "scalar: 2 of 2")
+    for word in words:
         assert word in text
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,7 @@ def test_no_example_is_forgotten():
         "finetune_bert.py",
         "flower_federated.py",  # run by tests/clients/flower
         "huggingface.py",
+        "weight_sync.py",
         "cpp",
         "notebooks",
     }
@@ -47,6 +49,23 @@ def test_no_example_is_forgotten():
         *SMALL_NOTEBOOKS,
         "federated",  # run by tests/clients/flower
     }
+
+
+def test_weight_sync_over_gloo(tmp_path):
+    out = run(
+        sys.executable, EXAMPLES / "weight_sync.py", "--steps", 3, "--width", 64, cwd=tmp_path
+    )
+    hashes = re.findall(r"rank \d: (\w{32})", out)
+    assert len(hashes) == 3 and len(set(hashes)) == 1, out
+
+
+def test_weight_sync_through_a_folder(tmp_path):
+    """The second receiver joins late, and ends with the same weights."""
+    out = run(sys.executable, EXAMPLES / "weight_sync.py", "--folder", tmp_path / "w", "--steps", 9)
+    hashes = re.findall(r"(?:trainer:|deltas,) (\w{32})", out)
+    assert len(hashes) == 3 and len(set(hashes)) == 1, out
+    sizes = re.findall(r"step \d+: (\d+) bytes for (\d+)", out)
+    assert len(sizes) == 9 and all(int(coded) < int(full) / 8 for coded, full in sizes), out
 
 
 def test_analyse_gradients(tmp_path):
@@ -127,15 +146,49 @@ def test_notebooks(name, tmp_path):
     assert re.search(printed, out), out
 
 
-def test_cpp(tmp_path):
+@pytest.fixture(scope="module")
+def cpp(tmp_path_factory):
+    """The folder with the C++ examples, built on the installed package."""
+    folder = tmp_path_factory.mktemp("cpp")
     cmake_dir = run(sys.executable, "-m", "slimgrad", "--cmake-dir", cwd="/").strip()
     run(
-        *("cmake", "-S", EXAMPLES / "cpp", "-B", tmp_path, "-G", "Ninja"),
+        *("cmake", "-S", EXAMPLES / "cpp", "-B", folder, "-G", "Ninja"),
         f"-Dslimgrad_DIR={cmake_dir}",
         "-DCMAKE_BUILD_TYPE=Release",
     )
-    run("cmake", "--build", tmp_path)
-    program, checkpoint = tmp_path / "train_compressed", tmp_path / "checkpoint.pt"
+    run("cmake", "--build", folder)
+    return folder
+
+
+def test_cpp_processes_train_together(cpp):
+    """Three, so that a rank has peers that it connects to and peers that connect to it."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    sent = {}
+    for codec in ("lossless", "uniform8"):
+        port += 1
+        ranks = [
+            subprocess.Popen(
+                [cpp / "train_together", str(rank), "3", str(port), codec, "40"],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+            for rank in range(3)
+        ]
+        texts = [process.communicate(timeout=120)[0] for process in ranks]
+        assert [process.returncode for process in ranks] == [0] * 3
+        numbers = r"loss ([\d.]+), (\d+) bytes sent, weights ([\d.]+)"
+        found = [re.search(numbers, text).groups() for text in texts]
+        assert len({weights for _, _, weights in found}) == 1
+        assert all(float(loss) < 0.6 for loss, _, _ in found)
+        sent[codec] = int(found[0][1])
+    assert sent["uniform8"] < 0.4 * sent["lossless"]
+
+
+def test_cpp(cpp, tmp_path):
+    program, checkpoint = cpp / "train_compressed", tmp_path / "checkpoint.pt"
     out = run(program, 150)
     numbers = r"accuracy ([\d.]+), zeros behind first ([\d.]+), in middle ([\d.]+), saved ([\d.]+)"
     accuracy, first, middle, saved = map(float, re.search(numbers, out).groups())

@@ -1,4 +1,4 @@
-"""Files that comments of the code name are there."""
+"""Files that comments of the code name are there, and those of CONTRIBUTING.md's walks."""
 
 import re
 import subprocess
@@ -10,10 +10,10 @@ OTHERS = {"foreach_target.h"}  # Highway's
 NAME = re.compile(r"(?<![\w./<-])((?:[\w-]+/)*[\w-]+\.(?:h|cc|py|md))(?![\w(])")
 
 
-def missing(text: str, there: list[str]) -> list[str]:
-    """The names in comments that no file ends with."""
+def missing(text: str, there: list[str], is_code: bool = True) -> list[str]:
+    """The names in comments, or in a document, that no file ends with."""
     comments = re.findall(r"^(?!\s*#include).*?(?://|#) (.*)$", text, re.MULTILINE)
-    names = [name for comment in comments for name in NAME.findall(comment)]
+    names = [name for part in (comments if is_code else [text]) for name in NAME.findall(part)]
     return [
         name
         for name in names
@@ -21,8 +21,18 @@ def missing(text: str, there: list[str]) -> list[str]:
     ]
 
 
+def tracked() -> list[str]:
+    return subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
+
+
+def test_files_that_the_walks_name_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert "gate_pass.cc" in NAME.findall(text)
+    assert missing(text, tracked(), is_code=False) == []
+
+
 def test_files_that_comments_name_are_there():
-    there = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
+    there = tracked()
     code = [f for f in there if f.startswith(FOLDERS) and f.endswith((".h", ".cc", ".py"))]
     code = [file for file in code if (ROOT / file).is_file()]
     found = {file: missing((ROOT / file).read_text(), there) for file in code}

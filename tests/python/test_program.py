@@ -13,7 +13,8 @@ from program_runs import PROGRAM, fail, read_json, run, succeed
 from scipy import integrate, special, stats
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-SUBCOMMANDS = ["decode", "encode", "fit", "formats", "inspect", "measure", "steps", "threshold"]
+SUBCOMMANDS = ["decode", "delta", "encode", "fit", "formats", "inspect", "join", "measure", "patch"]
+SUBCOMMANDS += ["steps", "threshold"]
 
 
 # ---- help, version, misuse ----------------------------------------------------------------------

@@ -54,6 +54,8 @@ def _module(name: str) -> types.ModuleType:
         "set_device": lambda device: None,
         "_is_in_bad_fork": lambda: False,
         "manual_seed_all": lambda seed: None,
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "set_rng_state": lambda state, device=None: None,
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
     }
     for key, function in functions.items():

@@ -166,9 +166,8 @@ at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                          std::optional<at::Device>, std::optional<bool>) {
-  return at::detail::empty_strided_generic(size, stride, &allocator,
-                                           c10::DispatchKeySet(dispatch_key()),
-                                           c10::dtype_or_default(dtype));
+  return at::detail::empty_strided_generic(
+      size, stride, &allocator, c10::DispatchKeySet(dispatch_key()), c10::dtype_or_default(dtype));
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {

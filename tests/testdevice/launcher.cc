@@ -10,10 +10,10 @@
 #include "counts.h"
 #include "device.h"
 #include "device/host_kernels.h"
+#include "device/kernel_list.h"
 #include "memory.h"
 #include "repeat.h"
 #include "torch/device/cuda_launcher.h"
-#include "device/embedded.h"
 #include "torch/device/launcher.h"
 
 namespace testdevice {
@@ -51,8 +51,7 @@ void start(const std::string& name, bool with_launcher) {
   start_device(type);
   if (!with_launcher) return;
   if (type == c10::DeviceType::CUDA) {
-    static auto& launcher =
-        *new torch_ops::CudaLauncher({"code", "ptx"}, device::kernel_names());
+    static auto& launcher = *new torch_ops::CudaLauncher({"code", "ptx"}, device::kernel_names());
     torch_ops::use_device_kernels(type, launcher);
   } else {
     static auto& launcher = *new HostLauncher;

@@ -6,10 +6,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -23,8 +23,6 @@
 namespace testdevice {
 namespace {
 
-constexpr auto kMode = c10::DispatchKey::TESTING_ONLY_GenericMode;
-
 // Ops with device kernels.
 const std::vector<const char*> kOps = {
     "measure",         "quantize",          "quantize_",           "prune",
@@ -34,8 +32,8 @@ const std::vector<const char*> kOps = {
     "pack_saved",      "unpack_saved",      "invertible_backward", "invertible_backward_",
     "pack_exact",      "unpack_exact"};
 // Their results have sizes, or their plans numbers, that the host has to know.
-const std::set<std::string> kWaits = {"slimgrad::compress_gradient",
-                                      "slimgrad::compress_gradient_", "slimgrad::pack_exact"};
+const std::set<std::string> kWaits = {"slimgrad::compress_gradient", "slimgrad::compress_gradient_",
+                                      "slimgrad::pack_exact"};
 
 std::mutex mutex;
 std::map<std::string, std::int64_t> calls;
@@ -45,15 +43,12 @@ bool is_plain(const at::Tensor& x) {
          !at::isTensorSubclassLike(x) && !x.is_neg() && !x.is_conj();
 }
 
-// State stays where it is: on the CPU.
-bool is_state(const at::Tensor& x) { return x.scalar_type() == at::kDouble; }
-
 // With the same strides, and the same memory around it.
 at::Tensor copied_to_device(const at::Tensor& x) {
-  if (is_state(x)) return x.detach().clone();
   const auto num_bytes = static_cast<std::int64_t>(x.storage().nbytes());
   const c10::Device device(type, 0);
-  const at::Tensor bytes = at::empty({num_bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+  const at::Tensor bytes =
+      at::empty({num_bytes}, at::TensorOptions().dtype(at::kByte).device(device));
   if (num_bytes > 0) {
     const Opened opened;
     std::memcpy(bytes.mutable_data_ptr(), x.storage().data(), x.storage().nbytes());
@@ -98,12 +93,15 @@ class Repetition {
  public:
   Repetition(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t num_given)
       : op_(op), name_(op.schema().name()), given_(stack.end() - num_given, stack.end()) {
-    for (const c10::IValue& value : given_) {
-      if (!value.isTensor()) {
-        stack_.push_back(value);
-        continue;
-      }
-      stack_.push_back(copied_to_device(value.toTensor()));
+    for (std::size_t i = 0; i < num_given; ++i) {
+      const std::string& argument = op.schema().arguments()[i].name();
+      const bool is_state = argument == "plan" || argument == "stats";  // of a gate: on the CPU
+      if (!given_[i].isTensor())
+        stack_.push_back(given_[i]);
+      else if (is_state)
+        stack_.push_back(given_[i].toTensor().detach().clone());
+      else
+        stack_.push_back(copied_to_device(given_[i].toTensor()));
     }
     on_device_ = stack_;
     generator_ = at::detail::getDefaultCPUGenerator().get_state();
@@ -122,8 +120,9 @@ class Repetition {
       own_error = thrown.what_without_backtrace();
     }
     at::Generator(at::detail::getDefaultCPUGenerator()).set_state(after);
-    TORCH_CHECK(expected_part(own_error) == expected_part(error), name_, " on the test device: expected ",
-                error.value_or("no error"), ", got ", own_error.value_or("no error"));
+    TORCH_CHECK(expected_part(own_error) == expected_part(error), name_,
+                " on the test device: expected ", error.value_or("no error"), ", got ",
+                own_error.value_or("no error"));
     if (!kWaits.contains(name_))
       TORCH_CHECK(counts.waits == waits && counts.copies_to_host == copies, name_,
                   " waited for the test device");
@@ -153,19 +152,31 @@ class Repetition {
   at::Tensor generator_;
 };
 
-void call_twice(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard without_mode(kMode);
+std::atomic<bool> is_on{false};
+thread_local bool is_repeating = false;  // a device's op may call the CPU's
+
+// The CPU's kernels, by the names of ops, which call_twice() replaces.
+std::map<std::string, c10::SafeKernelFunction>& cpu_kernels() {
+  static auto& kernels = *new std::map<std::string, c10::SafeKernelFunction>;
+  return kernels;
+}
+
+void call_twice(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::SafeKernelFunction& on_cpu = cpu_kernels().at(op.schema().name());
   const std::size_t num_given = op.schema().arguments().size();
-  bool is_repeated = c10::impl::TorchDispatchModeTLS::stack_len() == 0;
-  for (std::size_t i = 0; i < num_given; ++i) {
+  bool is_repeated = is_on && !is_repeating && c10::impl::TorchDispatchModeTLS::stack_len() == 0;
+  for (std::size_t i = 0; is_repeated && i < num_given; ++i) {
     const c10::IValue& value = torch::jit::peek(*stack, i, num_given);
-    is_repeated = is_repeated && (!value.isTensor() || is_plain(value.toTensor())) &&
-                  !value.isSymInt();
+    is_repeated = !value.isTensor() || is_plain(value.toTensor());
   }
-  if (!is_repeated) return op.callBoxed(stack);
+  if (!is_repeated) return on_cpu.callBoxed(op, keys, stack);
+  struct Repeating {
+    Repeating() { is_repeating = true; }
+    ~Repeating() { is_repeating = false; }
+  } repeating;
   Repetition repetition(op, *stack, num_given);
   try {
-    op.callBoxed(stack);
+    on_cpu.callBoxed(op, keys, stack);
   } catch (const c10::Error& error) {
     repetition.run({}, error.what_without_backtrace());
     throw;
@@ -177,15 +188,17 @@ void call_twice(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
 }  // namespace
 
 void repeat_ops(bool on) {
-  static const bool is_registered = [] {
-    auto* const all = new torch::Library(torch::Library::IMPL, "_", kMode, __FILE__, 1);
-    all->fallback(torch::CppFunction::makeFallthrough());
-    auto* const m = new torch::Library(torch::Library::IMPL, "slimgrad", kMode, __FILE__, 2);
-    for (const char* op : kOps)
+  if (cpu_kernels().empty()) {
+    auto* const m =
+        new torch::Library(torch::Library::IMPL, "slimgrad", c10::DispatchKey::CPU, __FILE__, 1);
+    for (const char* const op : kOps) {
+      const std::string name = std::string("slimgrad::") + op;
+      const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
+      cpu_kernels().emplace(name, handle.getComputedKernelForDispatchKey(c10::DispatchKey::CPU));
       m->impl(op, torch::CppFunction::makeFromBoxedFunction<&call_twice>());
-    return true;
-  }();
-  c10::impl::tls_set_dispatch_key_included(kMode, is_registered && on);
+    }
+  }
+  is_on = on;
 }
 
 std::map<std::string, std::int64_t> repeated_calls() {

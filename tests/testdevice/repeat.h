@@ -9,9 +9,9 @@
 
 namespace testdevice {
 
-// In this thread, and in the backward passes that it starts. What the op returns or writes must be
-// the same bits with the same strides, an error the same text; and the device must not be waited
-// for, but by ops whose results have sizes that depend on values.
+// In all threads. What the op returns or writes must be the same bits with the same strides, an
+// error the same text; and the device must not be waited for, but by ops whose results have sizes
+// that depend on values. (It replaces the CPU's kernels in torch's dispatcher, which says so.)
 void repeat_ops(bool on);
 
 // How many calls were compared, by the names of ops.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <slimgrad/error.h>
 
@@ -82,6 +83,8 @@ TEST(GradientChoice, RefusesTheRest) {
     EXPECT_THROW(parse_gradient_choice(text), InvalidArgument) << text;
 }
 
+GradientOptions with(GateTexts given) { return {.gate = gate_texts(std::move(given))}; }
+
 GradientChoice refined(const char* gradients, const GradientOptions& options) {
   GradientChoice choice = parse_gradient_choice(gradients);
   refine(choice, options);
@@ -100,40 +103,44 @@ TEST(GradientOptions, DefaultsChangeNothing) {
 }
 
 TEST(GradientOptions, ScalesOfLayersAndOfAll) {
-  EXPECT_EQ(refined("1-3-2", {.scale = "error"}).gates->scale_method, ScaleMethod::kError);
+  EXPECT_EQ(refined("1-3-2", with({{"scale", "error"}})).gates->scale_method, ScaleMethod::kError);
   // Quantizing at loss scale L is a grid of scale 1 / L.
-  EXPECT_EQ(refined("fp4", {.scale = "static:2^13"}).gates->fixed_scale, 1.0 / 8192);
-  EXPECT_EQ(refined("fp4", {.scale = "static:65536"}).gates->fixed_scale, 1.0 / 65536);
-  const GradientChoice dynamic = refined("fp6", {.scale = "dynamic:2^16:500"});
+  EXPECT_EQ(refined("fp4", with({{"scale", "static:2^13"}})).gates->fixed_scale, 1.0 / 8192);
+  EXPECT_EQ(refined("fp4", with({{"scale", "static:65536"}})).gates->fixed_scale, 1.0 / 65536);
+  const GradientChoice dynamic = refined("fp6", with({{"scale", "dynamic:2^16:500"}}));
   EXPECT_EQ(dynamic.gates->fixed_scale, 1.0 / 65536);
   EXPECT_EQ(dynamic.growth_interval, 500);
-  EXPECT_EQ(refined("fp6", {.scale = "dynamic:2^16"}).growth_interval, 2000);
+  EXPECT_EQ(refined("fp6", with({{"scale", "dynamic:2^16"}})).growth_interval, 2000);
 }
 
 TEST(GradientOptions, BaselinesAndFreshness) {
-  const GradientChoice choice =
-      refined("prune:0.9", {.threshold = "normal", .prune = "topk", .refresh = "epoch"});
+  const GradientChoice choice = refined(
+      "prune:0.9", with({{"threshold", "normal"}, {"prune", "topk"}, {"refresh", "epoch"}}));
   EXPECT_EQ(choice.gates->prune, PruneKind::kTopK);
   EXPECT_EQ(choice.gates->method, ThresholdMethod::kEmpirical);  // top-k has none
   EXPECT_EQ(choice.refresh_every, 0);
-  EXPECT_EQ(refined("prune:0.9", {.threshold = "normal"}).gates->method, ThresholdMethod::kNormal);
-  const GradientChoice rounded = refined(
-      "fp4", {.split = "lognormal", .rounding = "nearest", .underflow = "zero", .refresh = "50"});
+  EXPECT_EQ(refined("prune:0.9", with({{"threshold", "normal"}})).gates->method,
+            ThresholdMethod::kNormal);
+  const GradientChoice rounded = refined("fp4", with({{"split", "lognormal"},
+                                                      {"rounding", "nearest"},
+                                                      {"underflow", "zero"},
+                                                      {"refresh", "50"}}));
   EXPECT_EQ(rounded.gates->prune, PruneKind::kNone);  // nothing is pruned that was not asked for
   EXPECT_EQ(rounded.gates->split, SplitMethod::kLognormal);
   EXPECT_EQ(rounded.gates->rounding, Rounding::kNearest);
   EXPECT_EQ(rounded.gates->underflow, Underflow::kZero);
   EXPECT_EQ(rounded.refresh_every, 50);
-  const GradientChoice sparse =
-      refined("sparse:0.9:0.5", {.threshold = "lognormal", .sparse_way = "always"});
+  const GradientChoice sparse = refined(
+      "sparse:0.9:0.5", {.gate = gate_texts({{"threshold", "lognormal"}}), .sparse_way = "always"});
   EXPECT_EQ(sparse.sparse_method, ThresholdMethod::kLognormal);
   EXPECT_TRUE(sparse.always_sparse);
 }
 
 TEST(GradientOptions, Allocations) {
   const AllocationChoice allocation =
-      refined("prune:0.85",
-              {.allocation = "targets", .targets = {"linear=0.95", "stage1.conv=1"}, .cap = 0.9})
+      refined("prune:0.85", {.gate = gate_texts({{"allocation", "targets"}}),
+                             .targets = {"linear=0.95", "stage1.conv=1"},
+                             .cap = 0.9})
           .allocation;
   EXPECT_EQ(allocation.objective, AllocationObjective::kTargets);
   EXPECT_EQ(allocation.cap, 0.9);
@@ -145,18 +152,21 @@ TEST(GradientOptions, RefusesTheRest) {
   for (const char* scale :
        {"", "maximum", "static", "static:", "static:0", "static:-1", "static:2^", "static:2^999",
         "dynamic:", "dynamic:2^16:", "dynamic:2^16:0", "dynamic:2^16:1.5"})
-    EXPECT_THROW(refined("fp4", {.scale = scale}), InvalidArgument) << scale;
+    EXPECT_THROW(refined("fp4", with({{"scale", scale}})), InvalidArgument) << scale;
   for (const char* refresh : {"", "0", "-1", "1.5", "epochs"})
-    EXPECT_THROW(refined("none", {.refresh = refresh}), InvalidArgument) << refresh;
+    EXPECT_THROW(refined("none", with({{"refresh", refresh}})), InvalidArgument) << refresh;
   for (const char* target : {"", "a", "=0.5", "a=", "a=0", "a=1.5", "a=b"})
-    EXPECT_THROW(refined("none", {.allocation = "targets", .targets = {target}}), InvalidArgument)
+    EXPECT_THROW(
+        refined("none", {.gate = gate_texts({{"allocation", "targets"}}), .targets = {target}}),
+        InvalidArgument)
         << target;
-  EXPECT_THROW(refined("none", {.allocation = "targets"}), InvalidArgument);
+  EXPECT_THROW(refined("none", with({{"allocation", "targets"}})), InvalidArgument);
   EXPECT_THROW(refined("none", {.targets = {"a=0.5"}}), InvalidArgument);  // uniform
-  EXPECT_THROW(refined("none", {.threshold = "mean", .allocation = "min_cosine"}), InvalidArgument);
+  EXPECT_THROW(refined("none", with({{"threshold", "mean"}, {"allocation", "min_cosine"}})),
+               InvalidArgument);
   EXPECT_THROW(refined("none", {.cap = 0}), InvalidArgument);
-  EXPECT_THROW(refined("none", {.prune = "none"}), InvalidArgument);
-  EXPECT_THROW(refined("sparse:0.9:0", {.prune = "topk"}), InvalidArgument);
+  EXPECT_THROW(refined("none", with({{"prune", "none"}})), InvalidArgument);
+  EXPECT_THROW(refined("sparse:0.9:0", with({{"prune", "topk"}})), InvalidArgument);
   EXPECT_THROW(refined("none", {.sparse_way = "never"}), InvalidArgument);
 }
 
@@ -167,24 +177,23 @@ TEST(GradientOptions, RefusesWhatHasNoEffect) {
     for (const char* run : runs) choices.push_back(refined(run, options));
     check_effects(choices, options);
   };
-  for (const GradientOptions& options :
-       {GradientOptions{.prune = "topk"}, GradientOptions{.threshold = "normal"},
-        GradientOptions{.allocation = "min_cosine"}}) {
+  for (const GradientOptions& options : {with({{"prune", "topk"}}), with({{"threshold", "normal"}}),
+                                         with({{"allocation", "min_cosine"}})}) {
     EXPECT_THROW(check({"none", "fp4"}, options), InvalidArgument);
     EXPECT_NO_THROW(check({"fp4", "prune:0.9"}, options));
   }
-  EXPECT_THROW(check({"prune:0.9"}, {.threshold = "normal", .prune = "topk"}), InvalidArgument);
+  EXPECT_THROW(check({"prune:0.9"}, with({{"threshold", "normal"}, {"prune", "topk"}})),
+               InvalidArgument);
   EXPECT_THROW(check({"prune:0.9"}, {.cap = 0.5}), InvalidArgument);
   for (const GradientOptions& options :
-       {GradientOptions{.split = "normal"}, GradientOptions{.scale = "error"},
-        GradientOptions{.rounding = "nearest"}, GradientOptions{.underflow = "zero"}}) {
+       {with({{"split", "normal"}}), with({{"scale", "error"}}), with({{"rounding", "nearest"}}),
+        with({{"underflow", "zero"}})}) {
     EXPECT_THROW(check({"none", "prune:0.9", "sparse:0.9:0"}, options), InvalidArgument);
     EXPECT_NO_THROW(check({"prune:0.9", "fp4"}, options));
   }
-  EXPECT_THROW(check({"1-3-2"}, {.split = "normal"}), InvalidArgument);
+  EXPECT_THROW(check({"1-3-2"}, with({{"split", "normal"}})), InvalidArgument);
   for (const GradientOptions& options :
-       {GradientOptions{.refresh = "epoch"}, GradientOptions{.warmup = 3},
-        GradientOptions{.min_elements = 1}}) {
+       {with({{"refresh", "epoch"}}), with({{"warmup", "3"}}), with({{"min_elements", "1"}})}) {
     EXPECT_THROW(check({"none"}, options), InvalidArgument);
     EXPECT_NO_THROW(check({"none", "fp4"}, options));
   }

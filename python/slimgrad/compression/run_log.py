@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 from torch import nn
 
+from .._library import classes
 from .._machine import processor
 from .._support import inner_model
 from ..nn.activations import Stepwise, _Fewbit
@@ -141,6 +142,12 @@ def settings_of(
     return settings | {name: value for name, value in gates.items() if value is not None}
 
 
+def _named(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a gate by the names that records have for them."""
+    names = classes.GateGroup.option_names()
+    return {names[name]: value for name, value in options.items() if name in names}
+
+
 def _gradients(prune: Prune | None, quantize: Quantize | None) -> dict[str, Any]:
     chosen: list[str] = []
     settings: dict[str, Any] = {}
@@ -151,14 +158,12 @@ def _gradients(prune: Prune | None, quantize: Quantize | None) -> dict[str, Any]
             if products
             else f"prune:{prune.sparsity:g}"
         )
-        settings |= {"prune": prune.kind, "threshold": prune.method}
-        settings |= {"allocation": prune.allocation, "cap": prune.cap}
+        settings |= _named(prune._options("weight" if products else None)) | {"cap": prune.cap}
         if prune.targets:
             settings["targets"] = [f"{name}={value:g}" for name, value in prune.targets.items()]
     if quantize is not None:
         chosen.append(f"fp{quantize.bits}" if quantize.format is None else str(quantize.format))
-        settings |= {"split": quantize.method, "scale": str(quantize.scale)}
-        settings |= {"rounding": quantize.rounding, "underflow": quantize.underflow}
+        settings |= _named(quantize._options()) | {"scale": str(quantize.scale)}
     return {"gradients": "+".join(chosen) or "none", **settings}
 
 

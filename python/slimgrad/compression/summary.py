@@ -249,8 +249,9 @@ def _saved(saved: SavedModules | None, width: int) -> list[str]:
         return lines + wrapped(f"  {why}", width, INDENT)
     sizes = f"{_bytes(tally.plain_bytes)} are {_bytes(tally.bytes)}"
     lines += wrapped(f"  packed, {tally.packed} tensors: {sizes}", width, INDENT)
-    times = f"{1e3 * tally.packing_seconds:.1f} + {1e3 * tally.unpacking_seconds:.1f} ms"
-    lines += wrapped(f"  packing and unpacking took {times}", width, INDENT)
+    if tally.packing_seconds:  # Graphs of torch.compile have no clock.
+        times = f"{1e3 * tally.packing_seconds:.1f} + {1e3 * tally.unpacking_seconds:.1f} ms"
+        lines += wrapped(f"  packing and unpacking took {times}", width, INDENT)
     for why, (count, size) in sorted(tally.left.items(), key=lambda item: -item[1][1]):
         lines += wrapped(f"  left, {count} tensors of {_bytes(size)}: {why}", width, INDENT)
     return lines

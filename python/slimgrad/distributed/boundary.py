@@ -132,8 +132,7 @@ class _End(nn.Module):
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_link": None}
 
-    @property
-    def link(self) -> Any:
+    def _held(self) -> Any:
         """The library's."""
         if self._link is None:
             self._link = self._new_link()
@@ -141,7 +140,7 @@ class _End(nn.Module):
 
     def report(self) -> dict[str, dict[str, int]]:
         """Messages and bytes on the wire, headers included, and what they would be plainly."""
-        numbers = {self._SENDS: self.link.sent(), self._RECEIVES: self.link.received()}
+        numbers = {self._SENDS: self._held().sent(), self._RECEIVES: self._held().received()}
         return {
             way: dict(zip(("messages", "bytes", "plain_bytes"), counted, strict=True))
             for way, counted in numbers.items()
@@ -149,7 +148,7 @@ class _End(nn.Module):
 
     def flush(self) -> None:
         """Returns when the other process has taken all that was sent."""
-        call(self.link.flush)
+        call(self._held().flush)
 
 
 # ---- the end of a stage -------------------------------------------------------------------------
@@ -158,14 +157,14 @@ class _End(nn.Module):
 class _Send(torch.autograd.Function):
     @staticmethod
     def forward(ctx, y, output):
-        ctx.link, ctx.device = output.link, y.device
-        ctx.number = call(ctx.link.send, y.detach(), ctx.needs_input_grad[0])
+        ctx.held, ctx.device = output._held(), y.device
+        ctx.number = call(ctx.held.send, y.detach(), ctx.needs_input_grad[0])
         return torch.zeros((), device=y.device)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, _grad):
-        return call(ctx.link.receive, ctx.number).to(ctx.device), None
+        return call(ctx.held.receive, ctx.number).to(ctx.device), None
 
 
 class StageOutput(_End):
@@ -218,7 +217,7 @@ class _Receive(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):
         how = gradient_arguments(ctx.input.gate, ctx.input.gradients)
-        call(ctx.input.link.send, grad, ctx.number, *how)
+        call(ctx.input._held().send, grad, ctx.number, *how)
         return None, None, None, None
 
 
@@ -266,7 +265,7 @@ class StageInput(_End):
 
     @torch.compiler.disable
     def forward(self) -> torch.Tensor:
-        x, number, wants_gradient = call(self.link.receive)
+        x, number, wants_gradient = call(self._held().receive)
         x = x.to(self.device)
         if not wants_gradient:
             return x

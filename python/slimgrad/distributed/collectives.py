@@ -14,6 +14,7 @@ from .._library import classes
 from .._support import tensor_with_values
 from .calls import call, group_of
 from .codec import Codec, as_codec
+from .weights import broadcast_delta
 
 _SIGNALS = 0.2  # seconds between looks for Ctrl-C while waiting
 
@@ -166,10 +167,24 @@ def broadcast(
     async_op: bool = False,
     *,
     step: int | None = None,
+    base: torch.Tensor | Sequence[torch.Tensor] | None = None,
 ) -> Handle | None:
     """Every rank's tensors become what rank ``src``'s are when decoded, also on ``src`` itself.
-    ``src`` is a rank of the whole job, as torch's."""
+    ``src`` is a rank of the whole job, as torch's.
+
+    The codec "delta" sends what changed since ``base``, the tensors that every rank has, without
+    loss: weights after a step, of any type. ``base`` becomes the tensors, for the next call;
+    receivers may leave it out if it is their ``tensors``. If a rank has another base, because it
+    joined late, all get the tensors as they are. It takes no ``async_op``."""
     op = "broadcast"
+    if codec == "delta":
+        values = _tensors(tensors, op)
+        if async_op:
+            raise ValueError("[broadcast] expected no async_op with the codec delta, got one")
+        broadcast_delta(values, None if base is None else _tensors(base, op), src, group)
+        return None
+    if base is not None:
+        raise ValueError(f"[broadcast] expected base with the codec delta only, got {codec}")
     source = dist.get_group_rank(group_of(group, op), src)
     return _start(
         async_op,

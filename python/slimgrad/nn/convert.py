@@ -8,6 +8,7 @@ be exchanged from outside: with sample inputs, one forward pass finds it, and it
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -19,74 +20,41 @@ from .functional_calls import find_functional_calls
 from .masks import Dropout, MaxPool2d
 from .step_tables import WEIGHT, check_bits, table_for
 
-Make = Callable[[nn.Module, Any], nn.Module]
+# By torch's class, ours, which is a subclass of it with the same name.
+_MASKS = (Dropout, MaxPool2d)
+_FEWBIT = {*fewbit._Fewbit.__subclasses__(), *fewbit._Approximate.__subclasses__(), *_MASKS}
+_FORMS: dict[type, type] = {
+    getattr(nn, cls.__name__): cls for cls in _FEWBIT - {fewbit._Approximate}
+}
 
 
-def _subclass(cls: type, *names: str, exact: bool = False, table: bool = False) -> Make:
-    """A converter that carries the named attributes over as arguments."""
-
-    def make(module: nn.Module, options: dict) -> nn.Module:
-        bits = options["bits"]
-        if bits == "exact" and not exact:
-            bits = 4
-        has_table = table and bits != "exact"
-        extra = {k: options[k] for k in ("interval", "weight")} if has_table else {}
-        arguments = {name: getattr(module, name) for name in names}
-        if bits == "exact" and "inplace" in arguments:
-            arguments["inplace"] = False  # The output is kept; the input is not needed.
-        return cls(**arguments, bits=bits, **extra)
-
-    return make
+def _settings(cls: type, options: dict) -> dict:
+    """Those of ``options`` that the class takes: "exact" only where there is an inverse."""
+    bits = options["bits"]
+    if bits == "exact":
+        if issubclass(cls, fewbit._INVERTIBLE):
+            return {"bits": bits}
+        bits = 4
+    if issubclass(cls, fewbit.PReLU):
+        bits = 1
+    return options | {"bits": bits} if issubclass(cls, fewbit._Approximate) else {"bits": bits}
 
 
-def _prelu(module: nn.PReLU, options: dict) -> nn.Module:
-    new = fewbit.PReLU(module.num_parameters, bits=1)
-    new.weight = module.weight
+def _form_of(module: nn.Module, options: dict) -> nn.Module:
+    """Our module in the place of torch's, whose arguments are its attributes."""
+    plain, cls = type(module), _FORMS[type(module)]
+    names = [name for name in inspect.signature(plain).parameters if hasattr(module, name)]
+    arguments = {name: getattr(module, name) for name in names}
+    if cls in _MASKS:
+        return cls(**arguments)
+    settings = _settings(cls, options)
+    if settings["bits"] == "exact" and "inplace" in arguments:
+        arguments["inplace"] = False  # The output is kept; the input is not needed.
+    new = cls(**arguments, **settings)
+    if isinstance(module, nn.PReLU):
+        new.weight = module.weight
     return new
 
-
-def _dropout(module: nn.Dropout, options: dict) -> nn.Module:
-    return Dropout(module.p, module.inplace)
-
-
-def _max_pool(module: nn.MaxPool2d, options: dict) -> nn.Module:
-    return MaxPool2d(
-        module.kernel_size,
-        module.stride,
-        module.padding,
-        module.dilation,
-        module.return_indices,
-        module.ceil_mode,
-    )
-
-
-_CONVERTERS: dict[type, Make] = {
-    nn.ReLU: _subclass(fewbit.ReLU, "inplace"),
-    nn.LeakyReLU: _subclass(fewbit.LeakyReLU, "negative_slope", "inplace"),
-    nn.RReLU: _subclass(fewbit.RReLU, "lower", "upper", "inplace"),
-    nn.PReLU: _prelu,
-    nn.Threshold: _subclass(fewbit.Threshold, "threshold", "value", "inplace"),
-    nn.ReLU6: _subclass(fewbit.ReLU6, "inplace"),
-    nn.Hardtanh: _subclass(fewbit.Hardtanh, "min_val", "max_val", "inplace"),
-    nn.Hardsigmoid: _subclass(fewbit.Hardsigmoid, "inplace"),
-    nn.Hardshrink: _subclass(fewbit.Hardshrink, "lambd"),
-    nn.Softshrink: _subclass(fewbit.Softshrink, "lambd"),
-    nn.GELU: _subclass(fewbit.GELU, "approximate", exact=True, table=True),
-    nn.SiLU: _subclass(fewbit.SiLU, "inplace", exact=True, table=True),
-    nn.Mish: _subclass(fewbit.Mish, "inplace", exact=True, table=True),
-    nn.Hardswish: _subclass(fewbit.Hardswish, "inplace", table=True),
-    nn.Sigmoid: _subclass(fewbit.Sigmoid, table=True),
-    nn.LogSigmoid: _subclass(fewbit.LogSigmoid, table=True),
-    nn.Tanh: _subclass(fewbit.Tanh, table=True),
-    nn.Tanhshrink: _subclass(fewbit.Tanhshrink, table=True),
-    nn.Softsign: _subclass(fewbit.Softsign, table=True),
-    nn.Softplus: _subclass(fewbit.Softplus, "beta", "threshold", table=True),
-    nn.ELU: _subclass(fewbit.ELU, "alpha", "inplace", table=True),
-    nn.CELU: _subclass(fewbit.CELU, "alpha", "inplace", table=True),
-    nn.SELU: _subclass(fewbit.SELU, "inplace", table=True),
-    nn.Dropout: _dropout,
-    nn.MaxPool2d: _max_pool,
-}
 
 # The classes of transformers.activations by name, so that the package need not be there. Those with
 # a formula of their own keep it, and with it every bit of their result: only backward is replaced.
@@ -119,9 +87,7 @@ def _convert_transformers(module: nn.Module, options: dict) -> nn.Module | str:
     own_formula = act is not None and not getattr(act, "__module__", "").startswith("torch")
     if name in _TRANSFORMERS_SAME and not own_formula:
         cls, arguments = _TRANSFORMERS_SAME[name]
-        has_table = options["bits"] != "exact"
-        extra = {k: options[k] for k in ("interval", "weight")} if has_table else {}
-        return cls(**arguments, bits=options["bits"], **extra)
+        return cls(**arguments, **_settings(cls, options))
     if name in _TRANSFORMERS_OWN:
         bits = 4 if options["bits"] == "exact" else options["bits"]
         table = table_for(
@@ -190,7 +156,7 @@ def convert_activations(
     report = ConversionReport()
     report._searched, report._with_inputs = True, inputs is not None
     done: dict[int, nn.Module] = {}
-    if type(model) in _CONVERTERS or _is_transformers(model):
+    if type(model) in _FORMS or _is_transformers(model):
         report._leave("", model, "the model itself is the activation")
         return report
 
@@ -221,7 +187,21 @@ def convert_activations(
 
 
 def _is_known(module: nn.Module) -> bool:
-    return isinstance(module, (*_CONVERTERS, fewbit.Stepwise)) or _is_transformers(module)
+    return isinstance(module, (*_FORMS, fewbit.Stepwise)) or _is_transformers(module)
+
+
+def _without_form(module: nn.Module) -> str | None:
+    """Why a module of a class that has a form has none itself."""
+    if isinstance(module, nn.PReLU) and module.weight.requires_grad:
+        return "the gradient of its weight needs the input"
+    if isinstance(module, nn.Dropout) and module.inplace:
+        return "in place"
+    if isinstance(module, nn.MaxPool2d):
+        size = module.kernel_size
+        places = size * size if isinstance(size, int) else size[0] * size[1]
+        if places > 16 or module.return_indices:
+            return "more than 16 places in a window, or its indices are wanted"
+    return None
 
 
 def _convert_one(
@@ -233,32 +213,17 @@ def _convert_one(
     report: ConversionReport,
 ) -> nn.Module | None:
     kind = type(module)
-    if kind not in _CONVERTERS and not _is_transformers(module):
+    if kind not in _FORMS and not _is_transformers(module):
         return None
     why_not = refusal(name, module)
     if not masks and kind in (nn.Dropout, nn.MaxPool2d):
         why_not = "not included"
+    why_not = why_not or _without_form(module)
     if why_not is not None:
         report._leave(name, module, why_not)
         return None
-    if kind is nn.PReLU and module.weight.requires_grad:
-        why = "the gradient of its weight needs the input"
-        report._leave(name, module, why)
-        return None
-    if kind is nn.Dropout and module.inplace:
-        report._leave(name, module, "in place")
-        return None
-    if kind is nn.MaxPool2d:
-        size = module.kernel_size
-        places = size * size if isinstance(size, int) else size[0] * size[1]
-        if places > 16 or module.return_indices:
-            why = "more than 16 places in a window, or its indices are wanted"
-            report._leave(name, module, why)
-            return None
-    if kind in _CONVERTERS:
-        new: nn.Module | str = _CONVERTERS[kind](module, options)
-    else:
-        new = _convert_transformers(module, options)
+    convert = _form_of if kind in _FORMS else _convert_transformers
+    new = convert(module, options)
     if isinstance(new, str):
         report._leave(name, module, new)
         return None

@@ -117,7 +117,22 @@ def is_plain_pass(state: SparseState | None) -> bool:
     return False
 
 
-class Linear(nn.Linear):
+class _Sparse(nn.Module):
+    """What Linear and Conv2d share."""
+
+    def __init__(
+        self,
+        *args,
+        gradients: Prune | None = None,
+        seed: int | None = None,
+        stream: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(*args, **kwargs)
+        self.add_module(SPARSE, new_state(gradients, seed, stream, type(self).__name__))
+
+
+class Linear(_Sparse, nn.Linear):
     """torch.nn.Linear with a sparse backward pass.
 
     gradients: a Prune with a sparsity for each product. Without one the gradient is taken as it
@@ -133,17 +148,6 @@ class Linear(nn.Linear):
     state_dict() is that of torch's layer; slimgrad.state_dict() is the rest.
     """
 
-    def __init__(
-        self,
-        *args,
-        gradients: Prune | None = None,
-        seed: int | None = None,
-        stream: int | None = None,
-        **kwargs,
-    ):
-        super().__init__(*args, **kwargs)
-        self.add_module(SPARSE, new_state(gradients, seed, stream, "Linear"))
-
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         state = self._modules.get(SPARSE)
         if is_plain_pass(state):
@@ -151,19 +155,8 @@ class Linear(nn.Linear):
         return sparse_linear(input, self.weight, self.bias, *state.arguments())
 
 
-class Conv2d(nn.Conv2d):
+class Conv2d(_Sparse, nn.Conv2d):
     """torch.nn.Conv2d with a sparse backward pass; see Linear. Fastest in channels-last."""
-
-    def __init__(
-        self,
-        *args,
-        gradients: Prune | None = None,
-        seed: int | None = None,
-        stream: int | None = None,
-        **kwargs,
-    ):
-        super().__init__(*args, **kwargs)
-        self.add_module(SPARSE, new_state(gradients, seed, stream, "Conv2d"))
 
     def _conv_forward(self, x, weight, bias):
         state = self._modules.get(SPARSE)

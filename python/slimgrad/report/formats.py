@@ -3,7 +3,6 @@ paper's Figure 3)."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from ..tensors.formats import (
@@ -11,6 +10,7 @@ from ..tensors.formats import (
     best_format,
     expected_error,
     gradient_scale,
+    parse_float_choice,
     relative_error,
 )
 from .figure import (
@@ -49,13 +49,12 @@ def _measured(run: Run, bits: int) -> list[Point]:
     last = {line["layer"]: line for line in run.layers}
     points = []
     for layer, line in last.items():
-        text, error = line.get("format"), number(line, "relative_error")
+        format, error = parse_float_choice(line.get("format")), number(line, "relative_error")
         spread = number(line, "log_std")
-        if not (isinstance(text, str) and re.fullmatch(r"1-[1-7]-[0-6]", text)):
+        if not isinstance(format, FloatFormat):
             continue
         # The error of a pruned gradient is not that of its format.
         pruned = (number(line, "threshold") or 0) > 0
-        format = FloatFormat(text)
         if format.bits == bits and error is not None and spread and not pruned:
             points.append(Point(layer, spread / LN2, format, error))
     return points

@@ -4,7 +4,6 @@ and strides are judged by reason_by_form() of the library, as in eager passes.""
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -128,14 +127,17 @@ class Reader:
         return list(found)
 
     def how(self) -> str | None:
-        """How its readers are packed, if all that say it say the same: the text of a packer. Parts
-        of a graph that are in no module say nothing."""
-        texts = {node.meta.get("custom", {}).get(KEY) for node in self._cone_of_first()}
-        texts = texts or {self._saved.meta.get("custom", {}).get(KEY)}
+        """How its readers are packed, if all say the same: the text of a packer. What is in no
+        module that packs says nothing."""
+        texts = set()
+        waiting = [self._saved]
+        while waiting:
+            for user in waiting.pop().users:
+                if getattr(user.target, "is_view", False) and user not in self._of_gradients:
+                    waiting.append(user)  # It is the maker's, or the reader's.
+                elif user.op == "call_function":
+                    texts.add(user.meta.get("custom", {}).get(KEY))
         return texts.pop() if len(texts) == 1 else None
-
-    def _cone_of_first(self) -> Iterator[fx.Node]:
-        return (node for node in self._saved.users if node.op == "call_function")
 
     def reason(self) -> str:
         for node in self._cone:

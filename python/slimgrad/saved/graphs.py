@@ -16,28 +16,13 @@ Why here, at ``torch._inductor.config.custom_partitioner_fn``, of what torch 2.1
 
 from __future__ import annotations
 
-import operator
 import weakref
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
-from .._library import ops
-from .graph_rules import (
-    EXCLUDED,
-    KEY,
-    REASONS,
-    Forward,
-    Reader,
-    num_bytes,
-    of_gradients,
-    reason_by_value,
-)
-
-if TYPE_CHECKING:
-    pass
+from .graph_rules import KEY
 
 # What modules say that are traced, by the context of the trace.
 _traced: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -48,6 +33,11 @@ def mark_trace(how: str) -> None:
     """Called while torch.compile traces a module that packs."""
     install()
     _traced.setdefault(torch._guards.TracingContext.get(), set()).add(how)
+
+
+def marks_of_trace() -> tuple[str, ...]:
+    context = torch._guards.TracingContext.try_get()
+    return () if context is None else tuple(sorted(_traced.get(context, ())))
 
 
 def how_under_hooks() -> str | None:
@@ -61,232 +51,10 @@ def install() -> None:
     """Puts our partitioner into inductor's settings, around the one that is there."""
     import torch._inductor.config as config
 
-    if not isinstance(config.custom_partitioner_fn, _partitioner_class()):
-        config.custom_partitioner_fn = _partitioner_class()(config.custom_partitioner_fn)
+    from .partitioner import Partitioner
 
-
-def _partitioner_class() -> type:
-    """Made late: inductor takes long to import."""
-    global _Partitioner
-    if _Partitioner is None:
-        from torch._inductor.custom_graph_pass import CustomPartitionerFn, get_hash_for_files
-
-        class Partitioner(CustomPartitionerFn):
-            def __init__(self, before: Any):
-                self._before = before
-
-            def __call__(self, gm, joint_inputs, **kwargs):
-                return partition(self._before, gm, joint_inputs, **kwargs)
-
-            def uuid(self):
-                """All that decides on a graph and is not in its nodes: a plain model must not get
-                the graph of one that packs, nor the other way round."""
-                context = torch._guards.TracingContext.try_get()
-                marks = sorted(_traced.get(context, ())) if context is not None else []
-                from . import graph_rules
-
-                before = None if self._before is None else self._before.uuid()
-                code = get_hash_for_files((__file__, graph_rules.__file__))
-                return code, tuple(marks), how_under_hooks(), before
-
-        _Partitioner = Partitioner
-    return _Partitioner
-
-
-_Partitioner: Any = None
-
-
-def partition(
-    before: Any, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any
-) -> tuple[fx.GraphModule, fx.GraphModule]:
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-
-    forward, backward = (before or min_cut_rematerialization_partition)(gm, joint_inputs, **kwargs)
-    under_hooks = how_under_hooks()
-    marks = {node.meta.get("custom", {}).get(KEY) for node in forward.graph.nodes} - {None}
-    if marks - {EXCLUDED} or under_hooks not in (None, EXCLUDED):
-        static = kwargs.get("static_lifetime_input_indices") or ()
-        Packing(forward, backward, kwargs["num_fwd_outputs"], static, under_hooks).run()
-    return forward, backward
-
-
-class Packing:
-    """Packs what a forward graph hands to its backward graph.
-
-    under_hooks: how, where the packer is around the graph and not in it.
-    """
-
-    def __init__(
-        self,
-        forward: fx.GraphModule,
-        backward: fx.GraphModule,
-        num_outputs: int,
-        static: Any,
-        under_hooks: str | None,
-    ):
-        self._modules = forward, backward
-        self._forward, self._backward = forward.graph, backward.graph
-        self._begins = _begins(self._forward)
-        self._under_hooks = None if self._begins else under_hooks
-        self._output = self._forward.output_node()
-        self._num_outputs = num_outputs
-        inputs = self._forward.find_nodes(op="placeholder")
-        gradients = self._backward.output_node().args[0]
-        wanted = {node for node, to in zip(inputs, gradients, strict=False) if to is not None}
-        self._rules = Forward({inputs[i] for i in static}, wanted, self._under_hooks is not None)
-        self._rules.read(self._forward)
-        self._readers = {node.name: node for node in self._backward.find_nodes(op="placeholder")}
-        self._tally: Counter = Counter()
-        self._words: dict[tuple, fx.Node] = {}
-
-    def run(self) -> None:
-        outputs = list(self._output.args[0])
-        saved = range(self._num_outputs, len(outputs))
-        inputs = {self._readers[outputs[i].name] for i in saved if isinstance(outputs[i], fx.Node)}
-        gradients = of_gradients(self._backward, inputs)
-        seed = self._seed()
-        packed: dict[fx.Node, fx.Node] = {}
-        for i in saved:
-            node = outputs[i]
-            if not isinstance(node, fx.Node) or not isinstance(node.meta["val"], torch.Tensor):
-                continue
-            reader = Reader(self._readers[node.name], gradients)
-            how = self._under_hooks or reader.how()
-            if how is None:
-                continue
-            why = self._reason(node, reader, how)
-            if why:
-                self._count("left", why, num_bytes(node.meta["val"]), num_bytes(node.meta["val"]))
-                continue
-            outputs[i] = self._pack(node, how, seed, len(packed))
-            packed[node] = outputs[i]
-        self._output.args = (tuple(outputs),)
-        self._tell(seed)
-        for node, words in packed.items():
-            self._unpack(node, words)
-        for module in self._modules:
-            module.graph.lint()
-            module.recompile()
-
-    def _reason(self, node: fx.Node, reader: Reader, how: str) -> str:
-        if how == EXCLUDED:
-            return REASONS["excluded"]
-        bits, _, _, min_elements = parse(how)
-        why = self._rules.reason(node) or reason_by_value(node.meta["val"], min_elements)
-        return why or reader.reason() or ("" if bits else REASONS["exact"])
-
-    # ---- forward ----------------------------------------------------------------------------
-
-    def _seed(self) -> fx.Node:
-        """The seed of this run, in the forward graph."""
-        graph = self._forward
-        if self._begins:
-            begin = self._begins[0]
-            if begin.target is ops.begin_saved_.default:
-                return begin
-            with graph.inserting_after(begin):
-                seed = graph.call_function(operator.getitem, (begin, 0))
-            seed.meta["val"] = begin.meta["val"][0]
-            return seed
-        inputs = graph.find_nodes(op="placeholder")
-        with graph.inserting_after(inputs[-1]):
-            seed = graph.call_function(ops.draw_saved.default, ("",))
-        mode = torch._subclasses.fake_tensor.maybe_get_fake_mode
-        modes = (mode(node.meta["val"]) for node in inputs)
-        with next(each for each in modes if each is not None):
-            seed.meta["val"] = torch.empty(1, dtype=torch.int64)
-        return seed
-
-    def _pack(self, node: fx.Node, how: str, seed: fx.Node, number: int) -> fx.Node:
-        graph = self._forward
-        bits, group, rounding, _ = parse(how)
-        after = max(node, seed)  # in the order of the graph
-        while after.op == "placeholder" and after.next.op == "placeholder":
-            after = after.next
-        arguments = (node, seed, number, bits, group, rounding)
-        with graph.inserting_after(after):
-            words = graph.call_function(ops.pack_saved_in_graph.default, arguments)
-        values = (each.meta["val"] if isinstance(each, fx.Node) else each for each in arguments)
-        with torch.no_grad():
-            words.meta["val"] = ops.pack_saved_in_graph(*values)
-        words.meta["how"] = how
-        plain, now = num_bytes(node.meta["val"]), num_bytes(words.meta["val"])
-        self._count("packed", f"{bits} bits", plain, now)
-        return words
-
-    def _count(self, what: str, name: str, plain: int, now: int) -> None:
-        if name in (REASONS["leaf"], REASONS["of leaf"]):
-            return
-        for field, number in (("tensors", 1), ("plain", plain), ("now", now)):
-            self._tally[what, name, field] += number
-
-    def _tell(self, seed: fx.Node) -> None:
-        """What the graph saves is said by the graph, which may come from a cache."""
-        lines = []
-        for what, name in dict.fromkeys(key[:2] for key in self._tally):
-            counts = [self._tally[what, name, field] for field in ("tensors", "plain", "now")]
-            lines.append("\t".join([what, name, *map(str, counts)]))
-        text = "\n".join(lines)
-        if not self._begins:
-            seed.args = (text,)
-        else:
-            self._begins[0].kwargs = self._begins[0].kwargs | {"saved": text}
-
-    # ---- backward ---------------------------------------------------------------------------
-
-    def _unpack(self, node: fx.Node, words: fx.Node) -> None:
-        graph = self._backward
-        old = self._readers[node.name]
-        with graph.inserting_before(old):
-            new = graph.placeholder(words.name)
-        new.meta = {k: v for k, v in old.meta.items() if k not in ("val", "tensor_meta")}
-        new.meta["val"] = words.meta["val"]
-        value = old.meta["val"]
-        bits, group, _, _ = parse(words.meta.pop("how"))
-        # Without holes, if it had some.
-        mode = torch._subclasses.fake_tensor.maybe_get_fake_mode(value)
-        with mode, torch.no_grad():
-            value = torch.empty_like(value)
-        first = min(old.users)
-        with graph.inserting_before(first):
-            sizes = [[self._size(n) for n in each] for each in (value.shape, value.stride())]
-            unpacked = graph.call_function(
-                ops.unpack_saved.default, (new, *sizes, value.dtype, bits, group)
-            )
-        unpacked.meta["val"] = value
-        old.replace_all_uses_with(unpacked)
-        graph.erase_node(old)
-
-    def _size(self, size: int | torch.SymInt) -> Any:
-        """A size in the backward graph; a symbol is one of its inputs, or is computed of them."""
-        if isinstance(size, int):
-            return size
-        from torch.utils._sympy.interp import sympy_interp
-        from torch.utils._sympy.reference import PythonReferenceAnalysis
-
-        symbols = {
-            node.meta["val"].node.expr: fx.Proxy(node)
-            for node in self._backward.find_nodes(op="placeholder")
-            if isinstance(node.meta["val"], torch.SymInt)
-        }
-        expression = size.node.expr
-        result = symbols.get(expression)
-        if result is None:
-            result = sympy_interp(PythonReferenceAnalysis, symbols, expression)
-        if not isinstance(result, fx.Proxy):
-            return int(result)
-        result.node.meta.setdefault("val", size)
-        return result.node
-
-
-def _begins(graph: fx.Graph) -> list[fx.Node]:
-    """Where the graph draws from the state of a packer; functionalization has wrapped it."""
-    begin = ops.begin_saved_.default
-    return [
-        node
-        for node in graph.nodes
-        if node.op == "call_function" and begin in (node.target, *node.args[:1])
-    ]
+    if not isinstance(config.custom_partitioner_fn, Partitioner):
+        config.custom_partitioner_fn = Partitioner(config.custom_partitioner_fn)
 
 
 def text_of(bits: int, group: int, rounding: str, min_elements: int) -> str:
@@ -302,6 +70,12 @@ def parse(how: str) -> tuple[int, int, str, int]:
 # ---- hooks ---------------------------------------------------------------------------------------
 
 
+def _graph_for_trace(hook: fx.GraphModule) -> fx.Graph:
+    """dynamo asks for the graph of a hook when it begins to trace: in time for our partitioner."""
+    install()
+    return hook._graph
+
+
 def hooks_for(how: str, pack: Any, unpack: Any) -> torch.autograd.graph.saved_tensors_hooks:
     """Hooks for eager passes, that torch.compile sees around the parts it compiles: graphs guard on
     the identity of hooks that are GraphModules, and on no others. It inlines them, which changes
@@ -311,7 +85,9 @@ def hooks_for(how: str, pack: Any, unpack: Any) -> torch.autograd.graph.saved_te
         graph = fx.Graph()
         graph.output(graph.placeholder("x"))
         module = fx.GraphModule(torch.nn.Module(), graph)
-        type(module).__call__ = staticmethod(call)  # Its class is its own.
-        setattr(type(module), KEY, how)
+        cls = type(module)  # its own
+        cls.__call__ = staticmethod(call)
+        cls.graph = property(_graph_for_trace)
+        setattr(cls, KEY, how)
         modules.append(module)
     return torch.autograd.graph.saved_tensors_hooks(*modules)

@@ -86,7 +86,10 @@ class Packer:
             return forward(*args, **kwargs)
 
     def trace(self, forward: Callable, *args, **kwargs) -> Any:
-        """The same, where torch.compile traces it."""
+        """The same, where torch.compile traces it. A graph cannot break inside of annotate():
+        where it would, dynamo runs this as it stands, and compiles what forward calls."""
+        if not torch.compiler.is_compiling():
+            return self.run(forward, *args, **kwargs)
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         mark_trace(self.how)
@@ -160,6 +163,8 @@ class Untouched:
             return forward(*args, **kwargs)
 
     def trace(self, forward: Callable, *args, **kwargs) -> Any:
+        if not torch.compiler.is_compiling():
+            return self.run(forward, *args, **kwargs)
         mark_trace(EXCLUDED)
         with torch.fx.traceback.annotate({KEY: EXCLUDED}):
             return forward(*args, **kwargs)

@@ -21,6 +21,7 @@ from .._support import (
 from .formats import FloatFormat, bits_of_format
 
 _MARK = "PayloadError: "
+_DELTA_MAGIC = (b"\x8dSGD", b"\x8dSGM")
 
 
 class PayloadError(ValueError):
@@ -211,12 +212,31 @@ def decode(
     return out
 
 
+def _inspect_delta(payload: torch.Tensor) -> dict:
+    words, numbers = checked(ops.inspect_delta, payload)
+    rows = [
+        {"type": words[4 * i + 1], "base": words[4 * i + 2], "result": words[4 * i + 3]}
+        | {"values_nbytes": numbers[2 * i], "nbytes": numbers[2 * i + 1]}
+        for i in range(len(words) // 4)
+    ]
+    first = {"mode": "delta"} | rows[0]
+    if len(rows) == 1 and first["type"]:
+        return first
+    names = words[4::4]
+    whole = {key: first[key] for key in ("mode", "base", "result", "nbytes")}
+    return whole | {"tensors": dict(zip(names, rows[1:], strict=True))}
+
+
 def inspect(payload: Payload) -> dict:
-    """The header of a payload as a dict, after its checksum has been checked."""
+    """The header of a payload as a dict, after its checksum has been checked.
+
+    Of a ``delta``, its hashes and sizes; of a dict's delta, also those of every tensor.
+    """
     with in_the_name_of("inspect"):
-        mode, dtype, shape, scale, numbers, model, laws, survivors = checked(
-            ops.inspect, bytes_of(payload, "inspect")
-        )
+        payload = bytes_of(payload, "inspect")
+        if bytes(payload[:4].tolist()) in _DELTA_MAGIC:
+            return _inspect_delta(payload)
+        mode, dtype, shape, scale, numbers, model, laws, survivors = checked(ops.inspect, payload)
     bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes, reached = numbers
     info = {"mode": mode, "dtype": getattr(torch, dtype), "shape": torch.Size(shape)}
     info["nbytes"] = num_bytes

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
+
+import torch
 
 from .._library import ops
 from .._support import check_choice, number, pair_of_numbers, whole_number
@@ -40,22 +41,21 @@ class FloatFormat:
         return hash(str(self))
 
 
+@torch.compiler.assume_constant_result  # so that formats can be made inside torch.compile
+def _numbers_in(text: str) -> list[int]:
+    return ops.parse_float_choice(text)
+
+
 def _parsed(text: str, op: str) -> tuple[int, int]:
-    """Exponent and mantissa bits. Not an op, so that formats can be made inside torch.compile."""
-    match = re.fullmatch(r"1-([0-9])-([0-9])", text) if isinstance(text, str) else None
-    if match is None:
+    """Exponent and mantissa bits."""
+    numbers = _numbers_in(text) if isinstance(text, str) else []
+    if len(numbers) != 3:
         got = repr(text) if isinstance(text, str) else type(text).__name__
         raise ValueError(
-            f"[{op}] expected a format by its sign-exponent-mantissa bits, such as '1-5-2', got "
-            f"{got}"
+            f"[{op}] expected a format by its sign-exponent-mantissa bits, such as '1-5-2', of 1 "
+            f"to 7 exponent bits and at most 8 bits in all, got {got}"
         )
-    exponent_bits, mantissa_bits = int(match[1]), int(match[2])
-    if not (1 <= exponent_bits <= 7 and mantissa_bits <= 6 and exponent_bits + mantissa_bits <= 7):
-        raise ValueError(
-            f"[{op}] expected a format of 1 to 7 exponent bits, 0 to 6 mantissa bits and at most 8 "
-            f"bits with the sign, got {text!r}"
-        )
-    return exponent_bits, mantissa_bits
+    return numbers[1], numbers[2]
 
 
 def as_format(format: FloatFormat | str, op: str) -> FloatFormat:
@@ -77,11 +77,7 @@ def parse_float_choice(text: object) -> int | FloatFormat | None:
     """A float of few bits as users write it: the bits of "fp2" to "fp8", whose split the caller
     chooses for the data at hand; the format of "1-4-1"; None for anything else."""
     numbers = ops.parse_float_choice(text) if isinstance(text, str) else []
-    return (
-        FloatFormat(f"1-{numbers[1]}-{numbers[2]}")
-        if len(numbers) == 3
-        else next(iter(numbers), None)
-    )
+    return FloatFormat(str(text)) if len(numbers) == 3 else next(iter(numbers), None)
 
 
 def bits_of_format(format: FloatFormat | str, op: str) -> tuple[int, int]:

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include <slimgrad/delta.h>
+#include <slimgrad/hash128.h>
 
 namespace slimgrad {
 

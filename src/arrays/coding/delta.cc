@@ -56,8 +56,8 @@ void check_tensor(const DeltaTensor& tensor, const char* what) {
   if (type.name != tensor.type) return;  // bytes of a type that is not known
   std::uint64_t bytes = type.width;
   for (const std::uint64_t length : tensor.shape)
-    check(!__builtin_mul_overflow(bytes, length, &bytes), "delta", "a shape of less than 2^64 bytes",
-          "more of ", what);
+    check(!__builtin_mul_overflow(bytes, length, &bytes), "delta",
+          "a shape of less than 2^64 bytes", "more of ", what);
   check(bytes == tensor.bytes.size(), "delta", "as many bytes as the shape has",
         tensor.bytes.size(), " for ", bytes, " of ", what);
 }
@@ -164,7 +164,7 @@ void check_base_hash(const DeltaHeader& header, const std::vector<Hash128>& leav
   const Hash128 hash = root_of(leaves);
   if (hash != header.base)
     throw WrongBase("[apply_delta] expected the base with hash " + hash_text(header.base) +
-                                           ", got values with hash " + hash_text(hash));
+                    ", got values with hash " + hash_text(hash));
 }
 
 class TensorDecoder {
@@ -174,8 +174,9 @@ class TensorDecoder {
     header_ = open_delta(payload, header_bytes_);
     width_ = header_.value_type().width;
     if (header_.num_values() * width_ != base.size())
-      throw WrongBase("[apply_delta] expected a base of " + std::to_string(header_.num_values() * width_) + " bytes, got " +
-               std::to_string(base.size()));
+      throw WrongBase("[apply_delta] expected a base of " +
+                      std::to_string(header_.num_values() * width_) + " bytes, got " +
+                      std::to_string(base.size()));
     check(out.size() == base.size(), "apply_delta", "out to have as many bytes as the base",
           out.size(), " for ", base.size());
   }
@@ -239,14 +240,6 @@ class TensorDecoder {
 
 }  // namespace
 
-std::string hash_text(const Hash128& hash) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::uint64_t half : {hash.high, hash.low})
-    for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[half >> shift & 15];
-  return text;
-}
-
 Hash128 hash_of(const DeltaTensor& tensor, const Parallel& parallel) {
   kernels::obey_environment();
   check_tensor(tensor, "the tensor");
@@ -274,16 +267,20 @@ std::vector<std::uint8_t> delta(const DeltaTensor& base, const DeltaTensor& chan
   check_tensor(base, "the base");
   check_tensor(changed, "the changed tensor");
   check(base.type == changed.type && base.bytes.size() == changed.bytes.size(), "delta",
-        "two tensors with the same type and number of values", base.type, " of ",
-        base.bytes.size(), " bytes and ", changed.type, " of ", changed.bytes.size());
+        "two tensors with the same type and number of values", base.type, " of ", base.bytes.size(),
+        " bytes and ", changed.type, " of ", changed.bytes.size());
   return TensorEncoder(base, changed, parallel).run();
 }
 
 DeltaInfo inspect_delta(Bytes payload) {
   std::size_t header_bytes;
   const DeltaHeader header = open_delta(payload, header_bytes);
-  return {std::string(header.value_type().name), header.shape,   header.base, header.result,
-          payload.size(),                        header.block_bytes};
+  return {std::string(header.value_type().name),
+          header.shape,
+          header.base,
+          header.result,
+          payload.size(),
+          header.block_bytes};
 }
 
 void apply_delta(Bytes base, Bytes payload, std::span<std::uint8_t> out, const Parallel& parallel,

@@ -54,14 +54,14 @@ class DeltaScratch {
 // A sparse change as the encoder keeps it until the table of gaps is known.
 struct SparseChange {
   std::uint16_t gap, start;
-  std::uint32_t frequency;  // of 2^16, from `start` on
-  std::uint8_t context;
-  delta_format::Symbol symbol;
+  std::uint16_t frequency;  // of 2^16, from `start` on
+  std::uint8_t context, symbol;
+  std::uint64_t extra;
 };
 
 struct DenseSymbol {
-  std::uint8_t context;
-  delta_format::Symbol symbol;
+  std::uint8_t context, symbol;
+  std::uint64_t extra;
 };
 
 struct CodedBlock {
@@ -80,8 +80,8 @@ void count_block(std::span<const std::uint8_t> base, std::span<const std::uint8_
 
 // Codes what is dense, lists what is sparse, and adds its gaps to `gaps`.
 CodedBlock prepare_block(std::span<const std::uint8_t> base, std::span<const std::uint8_t> changed,
-                         const delta_format::ValueType& type, const DeltaCode& code,
-                         Weights& gaps, DeltaScratch& scratch);
+                         const delta_format::ValueType& type, const DeltaCode& code, Weights& gaps,
+                         DeltaScratch& scratch);
 std::vector<std::uint8_t> finish_block(const CodedBlock& block, const DeltaCode& code,
                                        DeltaScratch& scratch);
 

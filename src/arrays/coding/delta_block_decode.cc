@@ -79,9 +79,8 @@ class BlockDecode {
   static std::int64_t take_difference(WideRansDecoder& decoder, const std::uint32_t* slots,
                                       WideRansWords& words) {
     const std::uint8_t symbol = decoder.symbol(slots, words);
-    return symbol < 15
-               ? difference_of(symbol, 0)
-               : difference_of(symbol, decoder.raw(extra_bits_of(symbol), words));
+    return symbol < 15 ? difference_of(symbol, 0)
+                       : difference_of(symbol, decoder.raw(extra_bits_of(symbol), words));
   }
 
   std::size_t num_marks() const { return (num_values_ + 63) / 64; }
@@ -158,6 +157,7 @@ class BlockDecode {
 
 DeltaTables::DeltaTables(const DeltaCode& of)
     : code(of), hazards(hazards_of(of)), tables(of.tables.size()), slots() {
+  if (tables.empty()) return;  // nothing changed
   for (std::size_t t = 0; t < tables.size(); ++t)
     kernels::build_decode_table(of.tables[t], tables[t]);
   for (std::size_t c = 0; c < slots.size(); ++c) slots[c] = tables[of.table_of[c]].slots();
@@ -181,8 +181,7 @@ DecodeStatus decode_block(std::span<const std::uint8_t> bytes, std::span<std::ui
 }
 
 void undo_block(const DeltaUndo& undo, std::size_t width, std::span<std::uint8_t> values) {
-  if (undo.positions.empty())
-    std::copy(undo.values.begin(), undo.values.end(), values.begin());
+  if (undo.positions.empty()) std::copy(undo.values.begin(), undo.values.end(), values.begin());
   for (std::size_t k = 0; k < undo.positions.size(); ++k)
     std::memcpy(values.data() + undo.positions[k] * width, undo.values.data() + k * width, width);
 }

@@ -60,10 +60,10 @@ Starts starts_of(const RansFrequencies& table) {
 }
 
 // A symbol and what follows it, which is written first.
-void put_symbol(WideRansEncoder& coder, const Symbol& symbol, const RansFrequencies& table,
-                const Starts& starts, std::uint8_t*& end) {
-  coder.put_raw(symbol.extra, symbol.extra_bits, end);
-  coder.put(starts[symbol.symbol], table.frequency[symbol.symbol], kRansBits, end);
+void put_symbol(WideRansEncoder& coder, std::uint8_t symbol, std::uint64_t extra, int extra_bits,
+                const RansFrequencies& table, const Starts& starts, std::uint8_t*& end) {
+  if (extra_bits > 0) coder.put_raw(extra, extra_bits, end);
+  coder.put(starts[symbol], table.frequency[symbol], kRansBits, end);
 }
 
 // Steps of the coder that a difference takes at most: its symbol, and 62 bits as they are.
@@ -79,8 +79,9 @@ template <typename Word>
 DenseSymbol dense_symbol(std::span<const std::uint8_t> base, std::span<const std::uint8_t> changed,
                          const ValueType& type, const DeltaCode& code, std::size_t i) {
   const Word from = load<Word>(base, i);
+  const Symbol symbol = symbol_of(difference(from, load<Word>(changed, i), type.kind));
   return {static_cast<std::uint8_t>(dense_context(exponent_of(from, type), code.top)),
-          symbol_of(difference(from, load<Word>(changed, i), type.kind))};
+          symbol.symbol, symbol.extra};
 }
 
 // The stream of many dense values; `positions` lists them.
@@ -98,7 +99,8 @@ std::vector<std::uint8_t> code_dense(std::span<const std::uint8_t> base,
   for (std::size_t k = positions.size(); k-- > 0;) {
     const DenseSymbol dense = dense_symbol<Word>(base, changed, type, code, positions[k]);
     const std::uint8_t table = code.table_of[dense.context];
-    put_symbol(coders[k % kDenseStates], dense.symbol, code.tables[table], starts[table], end);
+    put_symbol(coders[k % kDenseStates], dense.symbol, dense.extra, extra_bits_of(dense.symbol),
+               code.tables[table], starts[table], end);
   }
   for (std::size_t k = kDenseStates; k-- > 0;) coders[k].store(end);
   return {end, buffer + size};
@@ -108,13 +110,17 @@ std::vector<std::uint8_t> code_dense(std::span<const std::uint8_t> base,
 // larger part stands for it.
 template <typename Word>
 void list_sparse(std::span<const std::uint8_t> base, std::span<const std::uint8_t> changed,
-                 const ValueType& type, const DeltaCode& code, Weights& gaps,
-                 DeltaScratch& scratch, std::vector<SparseChange>& out) {
+                 const ValueType& type, const DeltaCode& code, Weights& gaps, DeltaScratch& scratch,
+                 std::vector<SparseChange>& out) {
   const std::size_t num_values = base.size() / sizeof(Word);
   const kernels::Hazards hazards = hazards_of(code);
   const std::uint8_t* const classes = scratch.classes();
   std::uint32_t* const sums = scratch.sums();
   kernels::sum_hazards(classes, num_values, hazards, sums);
+  std::size_t num_changes = 0;
+  for (std::size_t m = 0; m < (num_values + 63) / 64; ++m)
+    num_changes += static_cast<std::size_t>(std::popcount(scratch.marks()[m]));
+  out.reserve(num_changes);
   std::uint32_t origin = 0;
   for_marks(scratch.marks(), num_values, [&](std::size_t i) {
     if (classes[i] == 0) return;
@@ -125,15 +131,17 @@ void list_sparse(std::span<const std::uint8_t> base, std::span<const std::uint8_
     SparseChange change;
     change.gap = static_cast<std::uint16_t>(low >> kGapBits);
     change.start = static_cast<std::uint16_t>(low);
-    change.frequency = std::min(hazard, kGapUnit - change.start);
+    change.frequency = static_cast<std::uint16_t>(std::min(hazard, kGapUnit - change.start));
     if (const std::uint32_t rest = hazard - change.frequency; rest > change.frequency) {
       change.gap = static_cast<std::uint16_t>(high >> kGapBits);
       change.start = 0;
-      change.frequency = rest;
+      change.frequency = static_cast<std::uint16_t>(rest);
     }
     change.context = static_cast<std::uint8_t>(sparse_context(classes[i]));
-    change.symbol =
+    const Symbol symbol =
         symbol_of(difference(load<Word>(base, i), load<Word>(changed, i), type.kind));
+    change.symbol = symbol.symbol;
+    change.extra = symbol.extra;
     gaps[gap_symbol(change.gap).symbol] += 1;
     out.push_back(change);
   });
@@ -180,8 +188,7 @@ CodedBlock prepare_block(std::span<const std::uint8_t> base, std::span<const std
     kernels::mark_dense(scratch.classes(), num_values, marks);
     std::uint32_t* const positions = scratch.positions(num_values);
     std::uint32_t* next = positions;
-    for_marks(marks, num_values,
-              [&](std::size_t i) { *next++ = static_cast<std::uint32_t>(i); });
+    for_marks(marks, num_values, [&](std::size_t i) { *next++ = static_cast<std::uint32_t>(i); });
     const std::span<const std::uint32_t> dense(positions, next);
     if (dense.size() >= kManyDense)
       block.dense_stream = code_dense<Word>(base, changed, type, code, dense, scratch);
@@ -210,18 +217,19 @@ std::vector<std::uint8_t> finish_block(const CodedBlock& block, const DeltaCode&
   std::uint8_t* const buffer = scratch.stream(size);
   std::uint8_t* end = buffer + size;
   WideRansEncoder coder;
-  const auto put_in_context = [&](int context, const Symbol& symbol) {
-    const std::uint8_t table = code.table_of[static_cast<std::size_t>(context)];
-    put_symbol(coder, symbol, code.tables[table], starts[table], end);
+  const auto put_in_context = [&](const auto& change) {
+    const std::uint8_t table = code.table_of[change.context];
+    put_symbol(coder, change.symbol, change.extra, extra_bits_of(change.symbol), code.tables[table],
+               starts[table], end);
   };
-  for (std::size_t k = block.sparse.size(); k-- > 0;)
-    put_in_context(block.sparse[k].context, block.sparse[k].symbol);
+  for (std::size_t k = block.sparse.size(); k-- > 0;) put_in_context(block.sparse[k]);
   for (std::size_t k = block.sparse.size(); k-- > 0;)
     coder.put(block.sparse[k].start, block.sparse[k].frequency, kGapBits, end);
-  for (std::size_t k = block.sparse.size(); k-- > 0;)
-    put_symbol(coder, gap_symbol(block.sparse[k].gap), code.gaps, gap_starts, end);
-  for (std::size_t k = block.dense.size(); k-- > 0;)
-    put_in_context(block.dense[k].context, block.dense[k].symbol);
+  for (std::size_t k = block.sparse.size(); k-- > 0;) {
+    const Symbol gap = gap_symbol(block.sparse[k].gap);
+    put_symbol(coder, gap.symbol, gap.extra, gap.extra_bits, code.gaps, gap_starts, end);
+  }
+  for (std::size_t k = block.dense.size(); k-- > 0;) put_in_context(block.dense[k]);
   coder.store(end);
   bytes.insert(bytes.end(), end, buffer + size);
   return bytes;

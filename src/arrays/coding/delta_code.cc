@@ -23,9 +23,11 @@ constexpr double kStepBits = 0.01;
 // should, because hazards are cut at multiples of 2^16 and limited.
 constexpr double kCrowdedBits = 6;
 // A table costs about this many bits, and for each symbol.
-constexpr double kTableBits = 24, kTableSymbolBits = 6;
+constexpr double kTableBits = 24, kTableSymbolBits = 9;
 // Hazards a nat: at least kLeastScale, which makes the mean gap 2, and for rare changes what gives
 // the most likely class kFineHazard, so that hazards are integers without much rounding.
+// Classes with less than kSmallShare of the changes take what is left.
+constexpr double kSmallShare = 0.01;
 constexpr double kLeastScale = 131072, kFineHazard = 2048;
 
 // What is known of one exponent or class.
@@ -114,11 +116,13 @@ std::uint8_t nearest_hazard(double hazard) {
 
 void choose_hazards(const std::array<Share, kClasses>& classes, DeltaCode& code) {
   std::array<double, kClasses> nats = {};
-  double most = 0;
+  double all = 0, most = 0;
+  for (const Share& share : classes) all += share.changes;
   for (int c = 1; c < kClasses; ++c) {
     if (classes[c].changes == 0) continue;
     nats[c] = -portable_log(1 - std::min(classes[c].chance(), 0.5));
-    most = std::max(most, nats[c]);
+    // A class of a few values, which a sample may have missed, does not set the scale.
+    if (classes[c].changes > kSmallShare * all) most = std::max(most, nats[c]);
   }
   if (most == 0) return;
   const double scale =

@@ -46,6 +46,10 @@ std::vector<std::uint8_t> whole_payload(const DeltaTensor& tensor) {
   return encode(view);
 }
 
+Bytes payload_of(const ContainerEntry& entry, Bytes file) {
+  return file.subspan(entry.offset, entry.num_bytes);
+}
+
 TensorHash named_hash(const DeltaTensor& tensor, const Parallel& parallel) {
   return {tensor.name, tensor.type, tensor.shape, hash_of(tensor, parallel)};
 }
@@ -84,7 +88,8 @@ DeltaSet parse_delta_set(Bytes file, std::uint64_t max_bytes) {
   if (file.size() < kSetHeaderBytes)
     fail(PayloadErrorCode::kTooShort, "a damaged delta: the file ends too early");
   if (!is_delta_set(file))
-    fail(PayloadErrorCode::kBadMagic, "not a delta of several tensors (the magic bytes are missing)");
+    fail(PayloadErrorCode::kBadMagic,
+         "not a delta of several tensors (the magic bytes are missing)");
   if (file[4] != kDeltaVersion || file[5] != 0 || file[6] != 0 || file[7] != 0)
     fail(PayloadErrorCode::kBadVersion, "a delta of an unknown version");
   const Bytes front = file.first(kSetHeaderBytes - kChecksumBytes);
@@ -159,13 +164,39 @@ std::vector<std::uint8_t> delta(
   return file;
 }
 
-void check_base(const DeltaSet& set, std::span<const DeltaTensor> base, const Parallel& parallel) {
+void check_base(const DeltaSet& set, Bytes file, std::span<const DeltaTensor> base,
+                Verification verification, const Parallel& parallel) {
+  std::map<std::string, Hash128> known;
+  if (verification == Verification::kLast)
+    for (const ContainerEntry& entry : set.index.entries)
+      if (const Bytes payload = payload_of(entry, file); is_delta(payload))
+        known[entry.name] = inspect_delta(payload).base;
   std::vector<TensorHash> hashes;
-  for (const DeltaTensor& tensor : base) hashes.push_back(named_hash(tensor, parallel));
+  for (const DeltaTensor& tensor : base) {
+    const auto found = known.find(tensor.name);
+    hashes.push_back({tensor.name, tensor.type, tensor.shape,
+                      found == known.end() ? hash_of(tensor, parallel) : found->second});
+  }
   const Hash128 hash = hash_of(std::move(hashes));
   if (hash != set.base)
     throw WrongBase("[apply_delta] expected the base with hash " + hash_text(set.base) +
-                                           ", got tensors with hash " + hash_text(hash));
+                    ", got tensors with hash " + hash_text(hash));
+}
+
+void check_result(const DeltaSet& set, Bytes file, std::span<const DeltaTensor> others,
+                  const Parallel& parallel) {
+  std::vector<TensorHash> hashes;
+  for (const ContainerEntry& entry : set.index.entries) {
+    const Bytes payload = payload_of(entry, file);
+    const DeltaTensor* const other = is_delta(payload) ? nullptr : find(others, entry.name);
+    if (!is_delta(payload) && other == nullptr)
+      throw_invalid("apply_delta", "the values of '" + entry.name + '\'', "none");
+    hashes.push_back(
+        {entry.name, entry.type, entry.shape,
+         other == nullptr ? inspect_delta(payload).result : hash_of(*other, parallel)});
+  }
+  if (hash_of(std::move(hashes)) != set.result)
+    fail(PayloadErrorCode::kBadHeader, "a damaged delta: other tensors than were encoded");
 }
 
 std::uint64_t entry_bytes(const ContainerEntry& entry, Bytes payload, const DeltaTensor* base) {
@@ -181,10 +212,10 @@ std::uint64_t entry_bytes(const ContainerEntry& entry, Bytes payload, const Delt
     fail(PayloadErrorCode::kBadHeader,
          "a damaged delta: '" + entry.name + "' has another type or shape than the index says");
   if (base == nullptr || base->type != entry.type || base->bytes.size() != info.num_bytes())
-    throw WrongBase("[apply_delta] expected a base with '" + entry.name + "' of type " + entry.type + " and " +
-             std::to_string(info.num_bytes()) + " bytes, got " +
-             (base == nullptr ? std::string("none")
-                              : base->type + " of " + std::to_string(base->bytes.size())));
+    throw WrongBase("[apply_delta] expected a base with '" + entry.name + "' of type " +
+                    entry.type + " and " + std::to_string(info.num_bytes()) + " bytes, got " +
+                    (base == nullptr ? std::string("none")
+                                     : base->type + " of " + std::to_string(base->bytes.size())));
   return info.num_bytes();
 }
 

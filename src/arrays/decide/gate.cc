@@ -4,9 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "arrays/apply/loop_treatment.h"
+#include "arrays/decide/gate_fields.h"
 #include "arrays/decide/gate_pass.h"
 #include "base/check.h"
 #include "kernels/measure/gather.h"
@@ -16,7 +19,30 @@ namespace slimgrad {
 namespace {
 
 bool is_sparsity(double x) { return x >= 0 && x < 1; }
-bool is_magnitude(double x) { return x >= 0 && std::isfinite(x); }
+
+// Texts are put together only for an error: a gate is checked in every pass.
+void check_range(const GateField& field, double value, std::string_view op) {
+  const auto require = [&](bool holds, const char* before, const char* after) {
+    if (!holds) [[unlikely]]
+      throw_invalid(op, before + std::string(field.what) + after, value);
+  };
+  switch (field.range) {
+    case Range::kAny:
+      return;
+    case Range::kCount:
+      return require(value >= 0, "", " >= 0");
+    case Range::kPositive:
+      return require(value > 0, "", " > 0");
+    case Range::kCalls:
+      return require(value >= 0 && value <= kMostCalls, "", " from 0 to 2^48");
+    case Range::kShare:
+      return require(is_sparsity(value), "0 <= ", " < 1");
+    case Range::kMagnitude:
+      return require(value >= 0 && std::isfinite(value), "a finite ", " >= 0");
+    case Range::kBits:
+      return check(value == 0 || (value >= 2 && value <= 8), op, "0 or 2 to 8 bits", value);
+  }
+}
 
 // Refuses what would be set and have no effect. Not for states: what they hold may have been
 // changed since, and older ones may hold anything.
@@ -85,66 +111,71 @@ template <typename T>
 GatePassage pass(GateState& gate, std::span<const T> in, std::span<T> out, std::int64_t stream) {
   check(in.size() == out.size(), "pass_gate", "as many output as input values", out.size(), " and ",
         in.size());
-  check_gate_options(gate.options, "pass_gate");
+  check_gate_state(gate, "pass_gate");
   GatePass pass(gate, in.size(), kDType<T>, stream);
   ArrayGradient<T> gradient(in, out);
   pass.run(gradient);
-  return pass.close();
+  pass.close();
+  return {pass.report(), pass.stats() ? *pass.stats() : TensorStats()};
 }
 
 }  // namespace
 
-void check_gate_options(const GateOptions& options, std::string_view op) {
-  const auto not_negative = [&](std::int64_t value, const char* name) {
-    check(value >= 0, op, std::string(name) + " >= 0", value);
-  };
-  not_negative(options.min_elements, "min_elements");
-  not_negative(options.refresh_every, "refresh_every");
-  not_negative(options.warmup, "warmup");
-  check(options.sample_size > 0, op, "sample_size > 0", options.sample_size);
-  check(options.seed.has_value(), op, "a seed in the options, another one for every gate", "none");
-  const GradientSettings& settings = options.settings;
-  check(is_sparsity(settings.sparsity), op, "0 <= sparsity < 1", settings.sparsity);
-  check(settings.bits == 0 || (settings.bits >= 2 && settings.bits <= 8), op, "0 or 2 to 8 bits",
-        settings.bits);
-  check(is_magnitude(settings.fixed_scale), op, "a finite fixed scale >= 0", settings.fixed_scale);
-  check(options.schedule.size() <= kMostSchedulePoints, op, "a schedule of at most 8 points",
-        options.schedule.size());
-  std::int64_t last = -1;
-  for (const auto& [call, sparsity] : options.schedule) {
-    check(call > last, op, "a schedule with ascending calls from 0 on", call);
-    check(is_sparsity(sparsity), op, "a schedule with 0 <= sparsity < 1", sparsity);
-    last = call;
-  }
-}
-
 GateState new_gate(const GateOptions& options, std::string_view op) {
-  check_gate_options(options, op);
-  check_effects(options, op);
   GateState gate;
   gate.options = options;
+  check_gate_state(gate, op);
+  check_effects(options, op);
   gate.target = options.settings.sparsity;
   gate.asked_scale = options.settings.fixed_scale;
   return gate;
 }
 
 void check_gate_state(const GateState& gate, std::string_view op) {
-  check_gate_options(gate.options, op);
-  const auto check_counter = [&](std::int64_t value, const char* name) {
-    check(value >= 0 && value <= kMostCalls, op, std::string(name) + " from 0 to 2^48", value);
-  };
-  check_counter(gate.calls, "calls");
-  check_counter(gate.good_steps, "good steps");
-  check_counter(gate.seen_calls, "calls seen");
-  check(is_sparsity(gate.target), op, "0 <= target sparsity < 1", gate.target);
-  check(is_magnitude(gate.asked_scale), op, "a finite asked scale >= 0", gate.asked_scale);
-  const double threshold = gate.in_force.threshold;
-  check(is_magnitude(threshold), op, "a finite threshold >= 0", threshold);
+  visit_gate_fields(
+      [&]<typename T>(const GateField& field, const T& value) {
+        if constexpr (std::is_arithmetic_v<T>) check_range(field, static_cast<double>(value), op);
+      },
+      gate);
+  check(gate.options.seed.has_value(), op, "a seed in the options, another one for every gate",
+        "none");
+  const std::vector<SparsityAt>& schedule = gate.options.schedule;
+  check(schedule.size() <= kMostSchedulePoints, op, "a schedule of at most 8 points",
+        schedule.size());
+  std::int64_t last = -1;
+  for (const auto& [call, sparsity] : schedule) {
+    check(call > last, op, "a schedule with ascending calls from 0 on", call);
+    check(is_sparsity(sparsity), op, "a schedule with 0 <= sparsity < 1", sparsity);
+    last = call;
+  }
   if (!gate.in_force.quantizer) return;
   using Float = std::numeric_limits<float>;
   const double scale = gate.in_force.quantizer->scale;
   check(scale >= Float::min() && scale <= Float::max(), op, "a scale that is a normal float32",
         scale);
+}
+
+const std::vector<GateSetting>& gate_settings() {
+  static const std::vector<GateSetting> settings = [] {
+    std::vector<GateSetting> found;
+    const GateState gate;
+    visit_gate_fields(
+        [&]<typename T>(const GateField& field, const T& value) {
+          if (*field.option.name == '\0') return;
+          GateSetting setting{field.name, field.option, {}, {}};
+          if constexpr (std::is_enum_v<T>) {
+            for (int i = 0; is_value_of<T>(i); ++i)
+              setting.choices.emplace_back(EnumNames<T>::name(static_cast<T>(i)));
+            setting.initially = EnumNames<T>::name(value);
+          } else if constexpr (std::is_arithmetic_v<T>) {
+            setting.initially = std::to_string(value);
+          }
+          found.push_back(std::move(setting));
+        },
+        gate);
+    return found;
+  }();
+  return settings;
 }
 
 double bits_per_value(const GateReport& report) {

@@ -168,11 +168,12 @@ void GatePass::multiplied(std::uint64_t num_survivors) {
 }
 
 void GatePass::compare(std::uint64_t every, std::span<const float> after) {
+  const std::span<const float> before = seen_values;  // In a loop, a thread's own is looked up.
   Compared sums;
   double relative = 0, shift = 0, magnitude = 0;
   std::int64_t finite = 0, nonzero = 0;
   for (std::size_t i = 0; i < after.size(); ++i) {
-    const double x = seen_values[i * every], error = after[i] - x;
+    const double x = before[i * every], error = after[i] - x;
     if (!std::isfinite(x)) continue;
     sums.xx += x * x;
     sums.xe += x * error;
@@ -196,12 +197,11 @@ void GatePass::compare(std::uint64_t every, std::span<const float> after) {
   report_.bias = magnitude > 0 ? shift / magnitude : 0;
 }
 
-GatePassage GatePass::close() {
+void GatePass::close() {
   report_.calls = ++gate_.calls;
   report_.log_std = stats_.log_std;
   report_.threshold = gate_.in_force.threshold;
   report_.quantizer = gate_.in_force.quantizer;
-  return {report_, stats_};
 }
 
 }  // namespace slimgrad

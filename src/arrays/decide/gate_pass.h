@@ -58,9 +58,11 @@ class GatePass {
   void multiplied(std::uint64_t num_survivors);
 
   // The state is one call on.
-  GatePassage close();
-  // Whether the gradient was looked at: else the passage has no statistics.
-  bool has_seen() const { return has_seen_; }
+  void close();
+  // Afterwards.
+  const GateReport& report() const { return report_; }
+  // Null if the gradient was not looked at.
+  const TensorStats* stats() const { return has_seen_ ? &stats_ : nullptr; }
 
  private:
   const GateOptions& options() const { return gate_.options; }

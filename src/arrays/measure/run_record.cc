@@ -5,6 +5,7 @@
 #include <sstream>
 #include <utility>
 
+#include "arrays/decide/gate_fields.h"
 #include "base/check.h"
 
 namespace slimgrad {
@@ -12,16 +13,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// NAME:TYPE, with a ! if the field is required. Every line begins with kCommon.
+// NAME:TYPE, with a ! if the field is required; {gate}: the settings of a gate. Every line begins
+// with kCommon.
 constexpr const char* kCommon = "kind:str! run:int ";
 constexpr std::pair<const char*, const char*> kKinds[] = {
     {"config",
      "schema:int version:str commit:str machine:str model:str parameters:int norm:str "
      "nonlinearity:str activations:str saved:str saved_group:int saved_rounding:str "
      "saved_min_elements:int fake_int4:bool data:str data_hash:str sample:str training_samples:int "
-     "test_samples:int augment:bool gradients:str split:str scale:str rounding:str underflow:str "
-     "prune:str threshold:str allocation:str targets:list cap:float refresh:str warmup:int "
-     "min_elements:int sparsity_schedule:list sparse_way:str epochs:int batch:int optimizer:str "
+     "test_samples:int augment:bool gradients:str {gate} targets:list cap:float "
+     "sparsity_schedule:list sparse_way:str epochs:int batch:int optimizer:str "
      "rate:float momentum:float weight_decay:float schedule:str seed:int threads:int probe_at:list "
      "probe:list"},
     {"epoch",
@@ -53,6 +54,11 @@ std::vector<RecordField> parse_fields() {
   for (const auto& [kind, names] : kKinds) {
     std::istringstream words(std::string(kCommon) + names);
     for (std::string word; words >> word;) {
+      if (word == "{gate}") {
+        for (const GateSetting& setting : gate_settings())
+          fields.push_back({kind, setting.option.name, setting.is_number() ? "int" : "str", false});
+        continue;
+      }
       const bool is_required = word.ends_with('!');
       const std::size_t colon = word.find(':');
       fields.push_back({.kind = kind,

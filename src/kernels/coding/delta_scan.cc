@@ -156,9 +156,9 @@ std::size_t classes_of([[maybe_unused]] const std::uint8_t* values,
   const std::size_t lanes = hn::Lanes(d);
   const auto* const from = reinterpret_cast<const Word*>(values);
   const auto magnitudes = hn::Set(d, static_cast<Word>(std::numeric_limits<Word>::max() >> 1));
-  const auto splits = hn::Set(di, static_cast<hwy::MakeSigned<Word>>(split));
+  const auto splits = hn::Set(di, static_cast<hwy::MakeSigned<Word> >(split));
   const auto top = hn::Set(di, delta_format::kClasses - 1);
-  const auto zero_class = hn::Set(di, static_cast<hwy::MakeSigned<Word>>(delta_format::class_of(
+  const auto zero_class = hn::Set(di, static_cast<hwy::MakeSigned<Word> >(delta_format::class_of(
                                           delta_format::kZeroExponent, split)));
   std::size_t i = 0;
   for (; i + lanes <= num_values; i += lanes) {
@@ -173,13 +173,14 @@ std::size_t classes_of([[maybe_unused]] const std::uint8_t* values,
 }
 
 std::size_t sum_groups([[maybe_unused]] const std::uint8_t* classes,
-                 [[maybe_unused]] std::size_t num_groups, [[maybe_unused]] const Hazards& hazards,
-                 [[maybe_unused]] std::uint32_t* sums) {
+                       [[maybe_unused]] std::size_t num_groups,
+                       [[maybe_unused]] const Hazards& hazards,
+                       [[maybe_unused]] std::uint32_t* sums) {
 #if HWY_TARGET == HWY_SCALAR
   return 0;
 #else
   const hn::ScalableTag<std::uint8_t> d;
-  const hn::RepartitionToWide<hn::RepartitionToWide<hn::RepartitionToWide<decltype(d)>>> d64;
+  const hn::RepartitionToWide<hn::RepartitionToWide<hn::RepartitionToWide<decltype(d)> > > d64;
   const std::size_t lanes = hn::Lanes(d64);  // groups at once
   alignas(16) std::uint8_t low_bytes[16], high_bytes[16];
   for (int c = 0; c < 16; ++c) {
@@ -204,9 +205,9 @@ std::size_t sum_groups([[maybe_unused]] const std::uint8_t* classes,
 #endif
 }
 
-bool find_in_groups(std::span<const std::uint16_t> gaps, const std::uint8_t* classes, std::size_t num_groups,
-          const Hazards& hazards, const std::uint32_t* sums, WideRansDecoder& decoder,
-          WideRansWords& words, std::uint32_t* positions) {
+bool find_in_groups(std::span<const std::uint16_t> gaps, const std::uint8_t* classes,
+                    std::size_t num_groups, const Hazards& hazards, const std::uint32_t* sums,
+                    WideRansDecoder& decoder, WideRansWords& words, std::uint32_t* positions) {
   const auto search = [](const std::uint32_t* sums, std::size_t group, std::uint32_t target) {
     const hn::CappedTag<std::uint32_t, kSumMargin> d;
     const auto targets = hn::Set(d, target);
@@ -285,8 +286,7 @@ void mark_dense(const std::uint8_t* classes, std::size_t num_values,
 }
 
 void value_classes(const std::uint8_t* values, std::size_t num_values,
-                   const delta_format::ValueType& type, int split,
-                   std::uint8_t* classes) noexcept {
+                   const delta_format::ValueType& type, int split, std::uint8_t* classes) noexcept {
   using namespace delta_scan;
   const bool vectors = !use_scalar() && type.kind == ValueKind::kFloat;
   std::size_t done = 0;
@@ -314,8 +314,7 @@ void sum_hazards(const std::uint8_t* classes, std::size_t num_values, const Haza
   const std::size_t num_groups = (num_values + 7) / 8;
   sums[0] = 0;
   std::size_t done = 0;
-  if (!use_scalar())
-    done = HWY_DYNAMIC_DISPATCH(sum_groups)(classes, num_groups, hazards, sums);
+  if (!use_scalar()) done = HWY_DYNAMIC_DISPATCH(sum_groups)(classes, num_groups, hazards, sums);
   sums_plainly(classes, done, num_groups, hazards, sums);
   std::fill_n(sums + num_groups + 1, kSumMargin, std::numeric_limits<std::uint32_t>::max());
 }
@@ -333,8 +332,7 @@ bool find_positions(std::span<const std::uint16_t> gaps, const std::uint8_t* cla
     while (sums[group + 1] <= target) ++group;
     return group;
   };
-  return find_all(gaps, classes, num_groups, hazards, sums, decoder, words, positions,
-                              search);
+  return find_all(gaps, classes, num_groups, hazards, sums, decoder, words, positions, search);
 }
 
 }  // namespace slimgrad::kernels

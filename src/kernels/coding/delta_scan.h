@@ -21,8 +21,7 @@ inline constexpr std::size_t kClassMargin = 64;
 void mark_changes(const std::uint8_t* base, const std::uint8_t* changed, std::size_t num_values,
                   std::size_t width, std::uint64_t* marks) noexcept;
 // The same for classes that are 0.
-void mark_dense(const std::uint8_t* classes, std::size_t num_values,
-                std::uint64_t* marks) noexcept;
+void mark_dense(const std::uint8_t* classes, std::size_t num_values, std::uint64_t* marks) noexcept;
 
 // The class of every value, then kClassMargin zeros.
 void value_classes(const std::uint8_t* values, std::size_t num_values,

@@ -41,10 +41,11 @@ void quantize_scalar(std::span<const T> values, float step, Range<Out> range, Ou
         static_cast<Out>(uniform_level(to_float(values[i]), step, range.limit) + range.offset());
 }
 
-// The same with draws.
+// The same with draws. Not inlined: vectors ask for it once in a thousand groups.
 template <typename T, typename Out>
-void round_scalar(std::span<const T> values, float step, Range<Out> range,
-                  const RandomStream& random, std::uint64_t first_index, Out* out) noexcept {
+HWY_NOINLINE void round_scalar(std::span<const T> values, float step, Range<Out> range,
+                               const RandomStream& random, std::uint64_t first_index,
+                               Out* out) noexcept {
   for (std::size_t i = 0; i < values.size(); ++i)
     out[i] = static_cast<Out>(
         uniform_level(to_float(values[i]), step, range.limit, random, first_index + i) +

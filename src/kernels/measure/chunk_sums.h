@@ -46,7 +46,9 @@ struct EasySums {
     num_zeros += bits == 0;
     largest = bits > largest ? bits : largest;
     smallest = bits == 0 || smallest < bits ? smallest : bits;
-    const float distance = static_cast<float>(static_cast<std::int32_t>(bits) - pivot);
+    // Modulo 2^32, as vectors subtract: of NaN, whose block is not easy, the distance may not fit.
+    const auto distance =
+        static_cast<float>(static_cast<std::int32_t>(bits - static_cast<std::uint32_t>(pivot)));
     const float logarithm = bits == 0 ? 0.0f : log2_bend(bits) + distance;
     const float x = std::bit_cast<float>(bits);
     log += logarithm;

@@ -1,7 +1,7 @@
-// torch.classes.slimgrad.GateGroup: a group of gates as Python holds it. In graphs of torch.compile,
-// where no method of an object can be called, the op enter_gate_ does what enter() does. It gets a
-// handle of the group, an int64 tensor with its number: the group itself changes plans that a graph
-// has kept for backward, which must see what was written since.
+// torch.classes.slimgrad.GateGroup: a group of gates as Python holds it. In graphs of
+// torch.compile, where no method of an object can be called, the op enter_gate_ does what enter()
+// does. It gets a handle of the group, an int64 tensor with its number: the group itself changes
+// plans that a graph has kept for backward, which must see what was written since.
 #include <ATen/ops/full.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/custom_class.h>
@@ -131,6 +131,21 @@ at::Tensor statistics_of(const at::Tensor& stats) {
   return stats.slice(0, 0, kStatsTensorSize).clone();
 }
 
+// The names that may be given for a field of a gate.
+std::vector<std::string> choices_of(const std::string& field) {
+  for (const GateSetting& setting : gate_settings())
+    if (setting.field == field) return setting.choices;
+  return {};
+}
+
+// What run records call the fields of a gate.
+c10::Dict<std::string, std::string> option_names() {
+  c10::Dict<std::string, std::string> names;
+  for (const GateSetting& setting : gate_settings())
+    names.insert(setting.field, setting.option.name);
+  return names;
+}
+
 // function(gates, arguments...) as a method, with the errors of ops.
 template <typename... Arguments, typename Function>
 auto method(Function function) {
@@ -217,7 +232,8 @@ TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
            }))
       .def_static("fields", torch_ops::ValueErrors<&fields_of>::call)
       .def_static("statistics", torch_ops::ValueErrors<&statistics_of>::call)
-      .def_static("choices", [](const std::string& field) { return choices_of(field); });
+      .def_static("choices", choices_of)
+      .def_static("option_names", option_names);
 }
 
 }  // namespace slimgrad

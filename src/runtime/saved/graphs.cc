@@ -63,8 +63,8 @@ std::vector<std::string_view> split(std::string_view text, char by) {
 std::size_t whole_number(std::string_view text, const char* op) {
   std::size_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  check(error == std::errc() && end == text.data() + text.size(), op, "whole numbers in saved",
-        "'", text, "'");
+  check(error == std::errc() && end == text.data() + text.size(), op, "whole numbers in saved", "'",
+        text, "'");
   return number;
 }
 
@@ -101,7 +101,7 @@ at::Tensor begin_saved(const at::Tensor& draws, std::int64_t stream, std::string
   return draw(draws, last.stream);
 }
 
-at::Tensor draw_saved(std::string_view saved) {
+at::Tensor draw_saved(const at::Tensor&, std::string_view saved) {
   const SavedTally tally = parse_graph_tally(saved, kDraw);
   SavedTensors* const active = active_saved_tensors();
   if (active != nullptr) {
@@ -116,9 +116,8 @@ at::Tensor draw_saved(std::string_view saved) {
 at::Tensor begin_saved_meta(const at::Tensor& draws, std::int64_t, std::string_view) {
   return at::empty({1}, draws.options());
 }
-// It has no tensor among its arguments.
-at::Tensor draw_saved_anywhere(std::string_view saved) {
-  return torch_ops::ValueErrors<&draw_saved>::call(saved);
+at::Tensor draw_saved_meta(const at::Tensor& like, std::string_view) {
+  return at::empty({1}, like.options().dtype(at::kLong));
 }
 
 }  // namespace
@@ -141,20 +140,23 @@ SavedTally parse_graph_tally(std::string_view text, const char* op) {
           "lines of five fields in saved", "'", line, "'");
     const std::lock_guard lock(known().mutex);
     const std::string_view name = *known().texts.emplace(fields[1]).first;
-    (fields[0] == "packed" ? tally.packed : tally.left)[name] += {
-        static_cast<std::int64_t>(whole_number(fields[2], op)), whole_number(fields[3], op),
-        whole_number(fields[4], op)};
+    (fields[0] == "packed" ? tally.packed : tally.left)[name] +=
+        {static_cast<std::int64_t>(whole_number(fields[2], op)), whole_number(fields[3], op),
+         whole_number(fields[4], op)};
   }
   return tally;
 }
 
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
   m.impl("begin_saved_", torch_ops::ValueErrors<&begin_saved>::call);
+  m.impl("draw_saved", torch_ops::ValueErrors<&draw_saved>::call);
 }
-TORCH_LIBRARY_IMPL(slimgrad, Meta, m) { m.impl("begin_saved_", begin_saved_meta); }
-TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
-  m.impl("draw_saved", draw_saved_anywhere);
+TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
+  m.impl("begin_saved_", begin_saved_meta);
+  m.impl("draw_saved", draw_saved_meta);
 }
-TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) { m.impl("begin_saved_", torch_ops::no_gradient()); }
+TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
+  for (const char* name : {"begin_saved_", "draw_saved"}) m.impl(name, torch_ops::no_gradient());
+}
 
 }  // namespace slimgrad::runtime

@@ -32,7 +32,8 @@ void SavedBytesCount::tell(const at::Tensor& x, const SavedWords* instead, std::
 }
 
 void SavedBytesCount::tell_graph(const SavedTally& saved, bool has_hooks) {
-  const SavedTally::Count packed = SavedTally::sum(saved.packed), left = SavedTally::sum(saved.left);
+  const SavedTally::Count packed = SavedTally::sum(saved.packed),
+                          left = SavedTally::sum(saved.left);
   for (SavedBytesCount* count : counting) {
     SavedBytes::Part& part = count->part();
     part.plain += packed.plain_bytes + (has_hooks ? 0 : left.bytes);

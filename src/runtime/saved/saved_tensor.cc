@@ -44,9 +44,8 @@ std::shared_ptr<const SavedWords> packed_words(const at::Tensor& x, const SavedO
       x, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest",
       static_cast<std::int64_t>(seed), static_cast<std::int64_t>(number));
   // The last word counts bad groups. On a device the host waits for it.
-  const bool has_bad_groups = words.is_cpu()
-                                  ? torch_ops::elements<std::uint32_t>(words).back() > 0
-                                  : words[-1].item<std::int32_t>() != 0;
+  const bool has_bad_groups = words.is_cpu() ? torch_ops::elements<std::uint32_t>(words).back() > 0
+                                             : words[-1].item<std::int32_t>() != 0;
   if (has_bad_groups) return nullptr;
   return std::make_shared<const SavedWords>(x, std::move(words), Way::kRounded, options);
 }
@@ -109,7 +108,7 @@ at::Tensor SavedTensor::unpack() const {
     x = torch_ops::unpacked_exact(words.tensor, sizes_, strides_, words.type);
   else
     x = torch_ops::unpacked_saved(words.tensor, sizes_, strides_, words.type, words.options.bits,
-                                    words.options.group);
+                                  words.options.group);
   if (pass_) pass_->unpacking_nanoseconds += runtime::nanoseconds() - began;
   return x;
 }

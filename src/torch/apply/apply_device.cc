@@ -16,10 +16,14 @@ using device::Treats;
 template <typename T>
 void start_apply(Treats treats, const device::ApplyArguments<T>& arguments, const at::Tensor& on) {
   switch (treats) {
-    case Treats::kQuantize: return start<Apply<T, Treats::kQuantize>>(arguments, on);
-    case Treats::kPrune: return start<Apply<T, Treats::kPrune>>(arguments, on);
-    case Treats::kPruneQuantize: return start<Apply<T, Treats::kPruneQuantize>>(arguments, on);
-    case Treats::kDrop: return start<Apply<T, Treats::kDrop>>(arguments, on);
+    case Treats::kQuantize:
+      return start<Apply<T, Treats::kQuantize>>(arguments, on);
+    case Treats::kPrune:
+      return start<Apply<T, Treats::kPrune>>(arguments, on);
+    case Treats::kPruneQuantize:
+      return start<Apply<T, Treats::kPruneQuantize>>(arguments, on);
+    case Treats::kDrop:
+      return start<Apply<T, Treats::kDrop>>(arguments, on);
   }
 }
 
@@ -30,13 +34,14 @@ void apply_device(const char* op, const Treatment& treatment, const at::Tensor& 
   if (counts != nullptr) *counts = filled(3, at::kLong, 0, in);
   with_element_type(in.scalar_type(), [&]<typename T>() {
     const kernels::LoopTreatment made = loop_treatment<T>(op, treatment);
-    start_apply<T>(device::treats_of(made, treatment.drops),
-                   {.in = read_by_kernel<T>(in),
-                    .out = written_by_kernel<T>(out),
-                    .size = static_cast<std::uint64_t>(in.numel()),
-                    .counts = counts == nullptr ? nullptr : written_by_kernel<std::uint64_t>(*counts),
-                    .treatment = made},
-                   in);
+    start_apply<T>(
+        device::treats_of(made, treatment.drops),
+        {.in = read_by_kernel<T>(in),
+         .out = written_by_kernel<T>(out),
+         .size = static_cast<std::uint64_t>(in.numel()),
+         .counts = counts == nullptr ? nullptr : written_by_kernel<std::uint64_t>(*counts),
+         .treatment = made},
+        in);
   });
 }
 

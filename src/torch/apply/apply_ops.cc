@@ -120,7 +120,9 @@ void register_apply_on_device(torch::Library& m) {
   register_ways<Kernels<&on_device>, std::optional<std::int64_t>>(m);
 }
 
-TORCH_LIBRARY_IMPL(slimgrad, CPU, m) { register_ways<Kernels<&on_cpu>, std::optional<std::int64_t>>(m); }
+TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
+  register_ways<Kernels<&on_cpu>, std::optional<std::int64_t>>(m);
+}
 TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   register_ways<Aten, std::optional<std::int64_t>>(m);
   m.impl("parse_float_choice", parse_float_choice_op);

@@ -123,8 +123,8 @@ at::Tensor pack_device(const at::Tensor& x, std::int64_t exponent_bits, std::int
                        double scale, std::string_view rounding, std::string_view underflow,
                        std::optional<std::int64_t> seed) {
   check_float_dtype(x, "pack");
-  const Treatment treatment = treatment_of(exponent_bits, mantissa_bits, scale, rounding, underflow,
-                                           seed);
+  const Treatment treatment =
+      treatment_of(exponent_bits, mantissa_bits, scale, rounding, underflow, seed);
   const FloatFormat& format = treatment.quantizer->format;
   const at::Tensor in = x.contiguous();
   const auto size = static_cast<std::size_t>(in.numel());
@@ -140,8 +140,8 @@ at::Tensor pack_device(const at::Tensor& x, std::int64_t exponent_bits, std::int
                                   .treatment = loop_treatment<T>("pack", treatment)},
                                  x);
   });
-  at::_assert_async(all_finite, "[pack] expected " + std::string(kFinite) +
-                                    ", got some that are not");
+  at::_assert_async(all_finite,
+                    "[pack] expected " + std::string(kFinite) + ", got some that are not");
   return packed;
 }
 

@@ -22,6 +22,7 @@
 
 #include "torch/checks.h"
 #include "torch/coding/encode_options.h"
+#include "torch/coding/file_types.h"
 #include "torch/elements.h"
 #include "torch/errors.h"
 
@@ -29,38 +30,6 @@ namespace slimgrad::torch_ops {
 namespace {
 
 using Names = std::vector<std::string>;
-
-// The types of .safetensors files, in their words.
-struct FileType {
-  const char* name;
-  at::ScalarType type;
-};
-constexpr std::array kFileTypes = {
-    FileType{"F32", at::kFloat},
-    FileType{"BF16", at::kBFloat16},
-    FileType{"F16", at::kHalf},
-    FileType{"F64", at::kDouble},
-    FileType{"I8", at::kChar},
-    FileType{"BOOL", at::kBool},
-    FileType{"U8", at::kByte},
-    FileType{"I16", at::kShort},
-    FileType{"I32", at::kInt},
-    FileType{"I64", at::kLong},
-    FileType{"U16", at::kUInt16},
-    FileType{"U32", at::kUInt32},
-    FileType{"U64", at::kUInt64},
-    FileType{"C64", at::kComplexFloat},
-    FileType{"F8_E4M3", at::kFloat8_e4m3fn},
-    FileType{"F8_E5M2", at::kFloat8_e5m2},
-    FileType{"F8_E8M0", at::kFloat8_e8m0fnu},
-};
-
-const char* file_type_name(at::ScalarType type) {
-  const auto* const found = std::ranges::find(kFileTypes, type, &FileType::type);
-  check(found != kFileTypes.end(), "save", "a type that .safetensors has",
-        c10::getDtypeNames(type).first);
-  return found->name;
-}
 
 // ---- save --------------------------------------------------------------------------------------
 
@@ -93,7 +62,7 @@ std::vector<at::Tensor> container_parts(const std::vector<at::Tensor>& tensors, 
   index.metadata = std::move(metadata);
   for (std::size_t i = 0; i < names.size(); ++i) {
     check_values(tensors[i], "save", '\'' + names[i] + '\'');
-    index.entries.push_back({names[i], file_type_name(tensors[i].scalar_type()), {}, 0});
+    index.entries.push_back({names[i], file_type_name(tensors[i].scalar_type(), "save"), {}, 0});
     const at::IntArrayRef sizes = tensors[i].sizes();
     index.entries.back().shape.assign(sizes.begin(), sizes.end());
   }
@@ -174,7 +143,7 @@ std::tuple<Names, std::vector<at::Tensor>> load_file(const at::Tensor& file,
                        "[load] expected at most max_bytes=" + std::to_string(limit) +
                            " of values, got " + std::to_string(announced) + " bytes");
   for (const ContainerEntry& entry : index.entries)
-    if (std::ranges::find(kFileTypes, entry.type, &FileType::name) == kFileTypes.end())
+    if (!file_type(entry.type))
       throw PayloadError(
           PayloadErrorCode::kBadHeader,
           "[load] expected types that torch has, got " + entry.type + " of '" + entry.name + '\'');
@@ -183,9 +152,8 @@ std::tuple<Names, std::vector<at::Tensor>> load_file(const at::Tensor& file,
     const auto first = static_cast<std::int64_t>(entry.offset);
     const auto size = static_cast<std::int64_t>(entry.num_bytes);
     at::Tensor values = decode(contiguous.slice(0, first, first + size));
-    const auto* const found = std::ranges::find(kFileTypes, entry.type, &FileType::name);
     const std::vector<std::int64_t> shape(entry.shape.begin(), entry.shape.end());
-    if (!payload_dtype(entry.type)) values = values.view(found->type).reshape(shape);
+    if (!payload_dtype(entry.type)) values = values.view(*file_type(entry.type)).reshape(shape);
     std::get<0>(result).push_back(entry.name);
     std::get<1>(result).push_back(std::move(values));
   }

@@ -25,7 +25,7 @@ constexpr const char* kCompress = "compress";  // Python's only way here
 struct PlanSchema {
   template <typename T>
   void operator()(const GateField& field, const T&) {
-    if (!field.is_option) return;
+    if (!field.is_argument) return;
     if constexpr (std::is_enum_v<T>)
       add("str", field.name);
     else if constexpr (std::is_same_v<T, bool>)
@@ -55,7 +55,7 @@ class PlanArguments {
 
   template <typename T>
   void operator()(const GateField& field, T& value) {
-    if (!field.is_option) return;
+    if (!field.is_argument) return;
     const c10::IValue& given = *next_++;
     if (given.isNone()) return;
     if constexpr (std::is_enum_v<T>)

@@ -1,5 +1,5 @@
-// The three things that compress_gradient does to the elements of a gradient, for the CPU, for devices
-// with kernels and, in ATen's operators, for any device. All give the same bits.
+// The three things that compress_gradient does to the elements of a gradient, for the CPU, for
+// devices with kernels and, in ATen's operators, for any device. All give the same bits.
 #ifndef SLIMGRAD_TORCH_DECIDE_GRADIENT_BACKEND_H_
 #define SLIMGRAD_TORCH_DECIDE_GRADIENT_BACKEND_H_
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -72,13 +73,13 @@ class PlanReader {
   void operator()(const GateField& field, bool& value) {
     value = whole(1, "0 or 1 as ", field.what) != 0;
   }
-  void operator()(const GateField& field, int& bits) { bits = small(8, field.what); }
+  void operator()(const GateField& field, int& bits) { bits = small(field.what); }
   template <typename Enum>
   requires std::is_enum_v<Enum>
   void operator()(const GateField& field, Enum& value) {
-    if (!is_whole(*next_, 255) || !is_value_of<Enum>(static_cast<int>(*next_)))
-      refuse("a valid ", field.what);
-    value = static_cast<Enum>(static_cast<int>(*next_++));
+    const double given = *next_;
+    value = static_cast<Enum>(small(field.what));
+    if (!is_value_of<Enum>(static_cast<int>(value))) refuse("a valid ", field.what, given);
   }
   void operator()(const GateField&, std::optional<FloatFormat>& format) { format = read_format(); }
   void operator()(const GateField&, std::optional<Quantizer>& quantizer) {
@@ -103,23 +104,30 @@ class PlanReader {
 
  private:
   double whole(double last, const char* expected, const char* what) {
-    if (!is_whole(*next_, last)) refuse(expected, what);
+    if (!is_whole(*next_, last)) refuse(expected, what, *next_);
     return *next_++;
   }
   std::int64_t count(const char* what) {
     return static_cast<std::int64_t>(whole(kMostWhole, "a whole number >= 0 as ", what));
   }
-  int small(int last, const char* what) { return static_cast<int>(whole(last, "a valid ", what)); }
+  int small(const char* what) {
+    return static_cast<int>(whole(std::numeric_limits<int>::max(), "a valid ", what));
+  }
   std::optional<FloatFormat> read_format() {
     if (*next_ == 0) {
       next_ += 2;
       return std::nullopt;
     }
-    const int exponent_bits = small(7, "number of exponent bits");
-    return FloatFormat(exponent_bits, small(6, "number of mantissa bits"));
+    const int exponent_bits = small("number of exponent bits");
+    const int mantissa_bits = small("number of mantissa bits");
+    try {
+      return FloatFormat(exponent_bits, mantissa_bits);
+    } catch (const InvalidArgument&) {
+      refuse("a valid ", "format", exponent_bits, " and ", mantissa_bits, " bits");
+    }
   }
-  [[noreturn]] void refuse(std::string expected, const char* what) const {
-    throw_invalid(op_, expected + what + " in " + name_, *next_);
+  [[noreturn]] void refuse(std::string expected, const char* what, const auto&... got) const {
+    throw_invalid(op_, expected + what + " in " + name_, got...);
   }
 
   const double* next_;
@@ -272,7 +280,7 @@ TensorPass::TensorPass(const at::Tensor& plan, const at::Tensor& stats, std::int
       pass_(gate_, static_cast<std::uint64_t>(num_values), type, stream) {}
 
 void TensorPass::close() {
-  const GatePassage passage = pass_.close();
+  pass_.close();
   const auto lock = lock_plans();
   GateState now = read_plan(plan_, "backward");
   // Without a schedule it is not ours, and set_sparsity may have written it meanwhile.
@@ -282,8 +290,8 @@ void TensorPass::close() {
   now.in_force = gate_.in_force;
   write_plan(now, plan_);
   double* const fields = stats_.mutable_data_ptr<double>();
-  if (pass_.has_seen()) write_stats(passage.stats, fields);
-  write_report(passage.report, fields + kStatsTensorSize);
+  if (const TensorStats* const seen = pass_.stats()) write_stats(*seen, fields);
+  write_report(pass_.report(), fields + kStatsTensorSize);
 }
 
 }  // namespace slimgrad::torch_ops

@@ -12,7 +12,7 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-// What cuda.h declares, as far as it is used: CUDA's ABI since 12.0.
+// What CUDA's own header declares, as far as it is used: an ABI since CUDA 12.0.
 using Result = int;  // CUresult
 constexpr Result kSuccess = 0;
 
@@ -31,11 +31,23 @@ class CudaLauncher::Driver {
     find("cuLaunchKernel", launch);
     find("cuMemsetD8Async", memset);
     find("cuStreamIsCapturing", is_capturing);
+    find("cuCtxGetCurrent", get_context);
+    find("cuCtxSetCurrent", set_context);
+    find("cuDevicePrimaryCtxRetain", retain_context);
     find("cuGetErrorName", get_error_name);
   }
 
   void check(Result result, const char* what, const char* of = "") const {
     TORCH_CHECK(result == kSuccess, "slimgrad: ", what, of, ": CUDA's driver says ", name(result));
+  }
+  // A thread has no context before its first call of CUDA's runtime, which torch may spare itself
+  // where its allocator has memory left: autograd's threads, for one.
+  void ensure_context(c10::Device device) const {
+    void* context = nullptr;
+    check(get_context(&context), "looking for a context");
+    if (context != nullptr) return;
+    check(retain_context(&context, device.index()), "taking the device's context");
+    check(set_context(context), "setting the context");
   }
   std::string name(Result result) const {
     const char* text = nullptr;
@@ -53,6 +65,9 @@ class CudaLauncher::Driver {
   Result (*memset)(unsigned long long memory, unsigned char value, std::size_t num_bytes,
                    void* stream);
   Result (*is_capturing)(void* stream, int* status);
+  Result (*get_context)(void** context);
+  Result (*set_context)(void* context);
+  Result (*retain_context)(void** context, int device);
   Result (*get_error_name)(Result result, const char** name);
 
  private:
@@ -90,12 +105,16 @@ void CudaLauncher::load(Driver& driver) {
 CudaLauncher::Driver& CudaLauncher::driver_for(c10::Device device, void* stream) {
   const std::lock_guard lock(mutex_);
   const auto index = static_cast<std::size_t>(device.index());
-  if (index < is_loaded_.size() && is_loaded_[index]) return *driver_;
+  if (index < is_loaded_.size() && is_loaded_[index]) {
+    driver_->ensure_context(device);
+    return *driver_;
+  }
   TORCH_CHECK(!images_.empty(),
               "slimgrad: expected a build with device kernels, got one without: install a wheel, "
               "or build with -DSLIMGRAD_DEVICE=ON where nvcc or clang is",
               kOrAten);
   if (driver_ == nullptr) driver_ = std::make_unique<Driver>();
+  driver_->ensure_context(device);
   int status = 0;
   driver_->check(driver_->is_capturing(stream, &status), "looking at the current stream");
   TORCH_CHECK(status == 0,
@@ -124,16 +143,16 @@ void CudaLauncher::launch(const char* kernel, std::uint64_t num_blocks, int num_
   TORCH_CHECK(num_blocks <= std::numeric_limits<std::int32_t>::max(),
               "slimgrad: expected a tensor that 2^31 - 1 blocks of threads cover, got ", num_blocks,
               " blocks");
-  const c10::DeviceGuard guard(device);  // makes the device's context the current one
+  const c10::DeviceGuard guard(device);
   void* const stream = current_stream(device);
   const Driver& driver = driver_for(device, stream);
   const auto found = kernels_.find(kernel);
   TORCH_CHECK(found != kernels_.end(), "slimgrad: there is no device kernel ", kernel);
   void* parameters[] = {const_cast<void*>(arguments)};
-  driver.check(driver.launch(found->second, static_cast<unsigned>(num_blocks), 1, 1,
-                             static_cast<unsigned>(num_threads), 1, 1, 0, stream, parameters,
-                             nullptr),
-               "starting the kernel ", kernel);
+  driver.check(
+      driver.launch(found->second, static_cast<unsigned>(num_blocks), 1, 1,
+                    static_cast<unsigned>(num_threads), 1, 1, 0, stream, parameters, nullptr),
+      "starting the kernel ", kernel);
 }
 
 void CudaLauncher::fill(void* memory, std::uint8_t byte, std::size_t num_bytes,

@@ -1,5 +1,5 @@
 // The ops that have device kernels, room by room, for the dispatch key of `m`: the functions are
-// beside those of the CPU (apply/device.cc, fewbit/device.cc, ...).
+// beside those of the CPU (torch/measure/device.cc, torch/fewbit/device.cc, ...).
 #ifndef SLIMGRAD_TORCH_DEVICE_DEVICE_OPS_H_
 #define SLIMGRAD_TORCH_DEVICE_DEVICE_OPS_H_
 

@@ -9,9 +9,10 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "device/embedded.h"
+#include "device/kernel_list.h"
 #include "torch/device/cuda_launcher.h"
 #include "torch/device/device_ops.h"
-#include "device/embedded.h"
 
 namespace slimgrad::torch_ops {
 namespace {

@@ -21,8 +21,7 @@ class Launcher {
   virtual void launch(const char* kernel, std::uint64_t num_blocks, int num_threads,
                       const void* arguments, c10::Device device) = 0;
   // Fills memory with a byte.
-  virtual void fill(void* memory, std::uint8_t byte, std::size_t num_bytes,
-                    c10::Device device) = 0;
+  virtual void fill(void* memory, std::uint8_t byte, std::size_t num_bytes, c10::Device device) = 0;
 };
 
 // From now on ops on tensors of this type of device run device kernels, by `launcher`, which lives

@@ -130,7 +130,7 @@ void stepwise_backward_inplace_aten(at::Tensor& grad, const at::Tensor& codes,
   grad.copy_(stepwise_backward_aten(grad, codes, levels, grad.strides()));
 }
 
-// kernels::slope_from_output for every element.
+// slope_from_output() of formats/inverse_table.h for every element.
 at::Tensor slopes_of(const at::Tensor& y, const at::Tensor& is_right, const InverseTable& table) {
   const at::Tensor below = -y;
   const at::Tensor is_tail = ~is_right & (below < table.split);

@@ -19,10 +19,14 @@ namespace {
 template <typename Function>
 void with_fewbit_width(int bits, const Function& function) {
   switch (bits) {
-    case 1: return function.template operator()<1>();
-    case 2: return function.template operator()<2>();
-    case 3: return function.template operator()<3>();
-    default: return function.template operator()<4>();
+    case 1:
+      return function.template operator()<1>();
+    case 2:
+      return function.template operator()<2>();
+    case 3:
+      return function.template operator()<3>();
+    default:
+      return function.template operator()<4>();
   }
 }
 

@@ -28,13 +28,12 @@ at::Tensor measure_device(const at::Tensor& x) {
                 dense.options().dtype(at::kByte));
   at::Tensor fields = at::empty({kStatsTensorSize}, dense.options().dtype(at::kDouble));
   with_element_type(dense.scalar_type(), [&]<typename T>() {
-    start<device::MeasureChunks<T>>(
-        {.in = read_by_kernel<T>(dense),
-         .size = size,
-         .chunks = written_by_kernel<kernels::ChunkSums>(chunks),
-         .histogram = written_by_kernel<std::uint64_t>(histogram),
-         .is_sampled = size > kFullHistogramValues},
-        dense);
+    start<device::MeasureChunks<T>>({.in = read_by_kernel<T>(dense),
+                                     .size = size,
+                                     .chunks = written_by_kernel<kernels::ChunkSums>(chunks),
+                                     .histogram = written_by_kernel<std::uint64_t>(histogram),
+                                     .is_sampled = size > kFullHistogramValues},
+                                    dense);
   });
   start<device::FinishMeasure>({.chunks = read_by_kernel<kernels::ChunkSums>(chunks),
                                 .histogram = read_by_kernel<std::uint64_t>(histogram),

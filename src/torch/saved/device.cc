@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/check.h"
 #include "device/exact.h"
 #include "torch/device/launch.h"
 #include "torch/saved/ops.h"
@@ -19,9 +20,12 @@ namespace {
 template <typename Function>
 void with_saved_width(int bits, const Function& function) {
   switch (bits) {
-    case 8: return function.template operator()<8>();
-    case 4: return function.template operator()<4>();
-    default: return function.template operator()<2>();
+    case 8:
+      return function.template operator()<8>();
+    case 4:
+      return function.template operator()<4>();
+    default:
+      return function.template operator()<2>();
   }
 }
 
@@ -136,7 +140,13 @@ at::Tensor pack_exact_on_device(const at::Tensor& dense, bool only_masks) {
   return split_exact(dense, begins, false, begins.back());
 }
 
+// What the bytes hold is not looked at, since the host would wait: the kernel reads nothing outside
+// of them.
 void unpack_exact_on_device(const at::Tensor& bytes, const at::Tensor& result) {
+  const auto size = static_cast<std::size_t>(bytes.numel());
+  const auto num_values = static_cast<std::size_t>(result.numel());
+  check(size == exact::mask_bytes(num_values) || size >= exact::first_begin(num_values),
+        "unpack_exact", "the bytes that pack_exact gave for a tensor of this size", size, " bytes");
   const at::Tensor plain = aligned(bytes);
   with_word(result, [&]<typename Word>() {
     start<device::MergeExact<Word>>({.bytes = read_by_kernel<std::uint8_t>(plain),

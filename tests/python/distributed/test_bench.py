@@ -73,10 +73,21 @@ def test_a_race_on_loopback_measures_every_rival_and_ours(tmp_path):
     assert by_name["float32"]["bytes"] > 4 * 0.009 * 25e6
     out = tmp_path / "rows.json"
     distributed.write(out, rows, 0.01)
-    distributed.write(out, rows[:2], 0.01)  # the same ranks and link again: in their place
+    distributed.write(out, rows[:2], 0.01)  # the same run again: in its place
+    again = [row | {"run": 2} for row in rows[:2]]
+    distributed.write(out, again, 0.01)
     record = json.loads(out.read_text())
-    assert [row["name"] for row in record["rows"]] == names[:2]
-    assert "2 ranks" in distributed_page.page(record, None)
+    assert [(row["name"], row["run"]) for row in record["rows"]] == [
+        (name, run) for run in (1, 2) for name in names[:2]
+    ]
+    assert distributed.has_run(out, (2, "loopback", 2), names[:2])
+    assert not distributed.has_run(out, (2, "loopback", 2), names)
+    assert not distributed.has_run(out, (2, "loopback", 3), names[:2])
+    assert all(row["cpu_seconds"] > 0 for row in record["rows"])
+    assert "2 ranks, loopback (2 runs)" in distributed_page.page(record, None)
+    other = [row | {"commit": "another"} for row in rows[:1]]
+    distributed.write(out, other, 0.01)  # runs of two commits are not mixed
+    assert [row["commit"] for row in json.loads(out.read_text())["rows"]] == ["another"]
 
 
 def test_missed_bars_are_named_in_bold():
@@ -93,6 +104,11 @@ def test_missed_bars_are_named_in_bold():
         "| packed8",
     ]
     assert [line.split(" | ")[-1] for line in lines] == ["met |", "**missed** |", "met |"]
+    # The slowest run counts.
+    rows += [row("packed8", "unlimited", seconds) for seconds in (0.9, 0.97, 0.8)]
+    assert distributed_page.bar_lines(rows)[-1] == (
+        "| packed8 | 2 | unlimited | at least 1.05 | 1.11 1.03 1.25 | **missed** |"
+    )
 
 
 def test_a_difference_beyond_what_another_seed_does_is_no_noise():

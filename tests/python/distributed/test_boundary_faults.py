@@ -1,6 +1,8 @@
 """What goes wrong at a boundary is named on both sides, in bounded time."""
 
+import copy
 import os
+import pickle
 import time
 
 import pytest
@@ -244,11 +246,14 @@ def _ranks(rank, world, port, results):
             said.append(str(error.value))
         with pytest.raises(ValueError) as error:
             StageOutput(1, timeout=0)
+        end = StageOutput(1)
+        for copied in (copy.deepcopy(end), pickle.loads(pickle.dumps(end))):
+            assert copied.report() == end.report()
         torch.save([*said, str(error.value)], f"{results}/said.pt")
     leave_group()
 
 
-def test_a_rank_that_there_is_not_is_refused(tmp_path):
+def test_a_rank_that_there_is_not_is_refused_and_ends_can_be_copied(tmp_path):
     run_ranks(_ranks, (str(tmp_path),))
     *peers, timeout = torch.load(tmp_path / "said.pt")
     for said, peer in zip(peers, ("0", "2", "-1", "True"), strict=True):

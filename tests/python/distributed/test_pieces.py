@@ -1,5 +1,6 @@
 """Frames: several pieces of tensors as bytes, and back, and how tensors are cut."""
 
+import dataclasses
 import sys
 import threading
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 import slimgrad as sg
+from slimgrad._library import classes
 from slimgrad.distributed import CODECS, Codec
 from slimgrad.tensors.coding import checked
 
@@ -203,3 +205,9 @@ def test_large_tensors_are_cut_into_frames():
     x = torch.zeros(3 * FRAME_VALUES + 5)
     frames = Codec()._held().frames([x, x[:10]])
     assert [[p.numel() for p in f] for f in frames] == [[FRAME_VALUES]] * 3 + [[5, 10]]
+
+
+def test_settings_of_a_codec_are_the_librarys():
+    """The names and defaults that Python writes out for readers are those of <slimgrad/codec.h>."""
+    defaults = {field.name: field.default for field in dataclasses.fields(Codec)}
+    assert defaults == dict(classes.Codec.parse("uniform8"))

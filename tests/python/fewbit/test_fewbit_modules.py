@@ -121,6 +121,20 @@ def test_conversion_reports_what_it_did_and_what_not():
     assert "tanh" in str(report) and "total" in str(after)
 
 
+def test_conversion_carries_arguments_and_the_table():
+    plain = [nn.ELU(0.5, inplace=True), nn.GELU("tanh"), nn.SiLU(True), nn.Hardtanh(-2.0, 3.0)]
+    for bits, kept in ((2, 2), ("exact", 4)):
+        model = nn.Sequential(*copy.deepcopy(plain))
+        sg.nn.convert_activations(model, bits, interval=(-4, 4), weight="uniform")
+        elu, gelu, silu, hardtanh = model
+        assert (elu.alpha, elu.inplace, elu.bits) == (0.5, True, kept)
+        assert (elu.interval, elu.weight) == ((-4, 4), "uniform")
+        assert (gelu.approximate, gelu.bits, silu.bits) == ("tanh", bits, bits)
+        assert silu.inplace == (bits != "exact")
+        assert (gelu.interval is None) == (bits == "exact")
+        assert (hardtanh.min_val, hardtanh.max_val, hardtanh.bits) == (-2.0, 3.0, kept)
+
+
 def test_conversion_of_transformers_activations():
     activations = pytest.importorskip("transformers.activations")
     names = ["gelu", "gelu_new", "gelu_fast", "quick_gelu", "silu", "gelu_python", "relu", "mish"]

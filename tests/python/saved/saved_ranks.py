@@ -36,7 +36,12 @@ def train(rank, world, port, results, kind):
     controller = sg.compress(model, saved=8, seed=5)
     if kind == "fsdp":
         _sharded(model)
-    wrapped = DistributedDataParallel(model) if kind.startswith("ddp") else model
+    wrapped = model
+    if kind == "ddp":
+        wrapped = DistributedDataParallel(model)
+    elif kind == "ddp, compiled":  # in several graphs, of which the first has the state as an input
+        torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1 << 14
+        wrapped = torch.compile(DistributedDataParallel(model, bucket_cap_mb=0.1))
     own = []
     if kind == "ddp":  # without the wrapper nothing is averaged
         own = gradients(model, _step)

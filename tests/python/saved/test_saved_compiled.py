@@ -184,8 +184,9 @@ def test_gradients_are_unbiased():
     exact = step(plain, plain, rows())
     runs = [step(model, forward, rows()) for _ in range(400)]
     for name in ("2.weight", "4.weight"):
+        noise = 1e-5 * exact[name].abs().max()  # of sums in another order
         samples = torch.stack([run[name] for run in runs]).double()
-        scores = (samples.mean(0) - exact[name]) / (samples.std(0) / 400**0.5 + 1e-7)
+        scores = (samples.mean(0) - exact[name]) / (samples.std(0) / 400**0.5 + noise)
         assert samples.std(0).max() > 0
         # Normal, if unbiased: of mean square 1, where elements of a row go together.
         assert scores.square().mean() < 2 and scores.mean().abs() < 0.25
@@ -353,7 +354,7 @@ def test_saved_bytes_of_a_compiled_model():
     tally = controller.saved.tally
     assert counted.total == pytest.approx(tally.bytes + tally.left_bytes, rel=0.15)
     assert counted.plain - counted.total == tally.plain_bytes - tally.bytes
-    assert Left.SOFTMAX in counted.left and Left.SOFTMAX in controller.summary()
+    assert Left.SOFTMAX in counted.left and Left.SOFTMAX in " ".join(controller.summary().split())
 
 
 # ---- caches --------------------------------------------------------------------------------------
@@ -393,4 +394,4 @@ def test_a_cache_of_another_process(tmp_path):
     packed_again, plain_again = run("packed", "plain")
     assert plain[1:3] == plain_again[1:3] and packed[1:3] == packed_again[1:3]
     assert plain[2] != packed[2] and int(packed_again[1]) >= 8
-    assert int(plain_again[3]) == 2  # hits
+    assert packed[3] == "0" and packed_again[3] == "1"  # hits

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import slimgrad  # noqa: F401
+import slimgrad as sg
 
 ops = torch.ops.slimgrad
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -137,6 +137,9 @@ def test_opcheck():
     arguments = (words, list(x.shape), list(x.stride()), torch.float32, 4, 0)
     torch.library.opcheck(ops.unpack_saved, arguments)
     exact = ops.pack_exact(x.relu())
+    draws = torch.tensor([1, 2])
+    torch.library.opcheck(ops.begin_saved_, (draws, 0, "packed\t4 bits\t1\t8\t1"))
+    torch.library.opcheck(ops.pack_saved_in_graph, (x, draws[:1], 3, 4, 0, "stochastic"))
     torch.library.opcheck(ops.unpack_exact, (exact, [5, 1000], [1000, 1], torch.float32))
 
 
@@ -170,3 +173,31 @@ def test_opcheck():
 def test_errors_say_what_was_expected(call, text):
     with pytest.raises(ValueError, match=text):
         call(torch.randn(100))
+
+
+def test_graphs_draw_from_the_state():
+    draws = torch.tensor([5, 7])
+    seeds = [ops.begin_saved_(draws, stream).item() for stream in (0, 0, 1)]
+    assert draws.tolist() == [5, 10] and len(set(seeds)) == 3
+    assert seeds[0] == sg.derive_seed(5, 0, "graph", 7)
+    assert seeds[2] == sg.derive_seed(5, 1, "graph", 9)
+    x = torch.randn(1000)
+    packed = ops.pack_saved_in_graph(x, torch.tensor([seeds[0]]), 3, 4, 0, "stochastic")
+    assert torch.equal(packed, ops.pack_saved(x, 4, 0, "stochastic", seeds[0], 3))
+
+
+def test_what_graphs_cannot_pack_comes_back():
+    x = torch.randn(40, 50).t()
+    x[3, 4], x[5, 6] = float("inf"), float("nan")
+    packed = ops.pack_saved_in_graph(x, torch.tensor([1]), 0, 4, 0, "stochastic")
+    arguments = ([50, 40], [1, 50], torch.float32, 4, 0)
+    back = ops.unpack_saved(packed, *arguments)
+    assert torch.equal(back.nan_to_num(9), x.nan_to_num(9)) and back.stride() == (1, 50)
+    back.zero_()  # not the memory that is held
+    assert torch.equal(ops.unpack_saved(packed, *arguments).nan_to_num(9), x.nan_to_num(9))
+
+
+@pytest.mark.parametrize("text", ["packed\t4 bits\t1", "other\tx\t1\t2\t3", "left\tx\t1\t-2\t3"])
+def test_what_a_graph_says_is_checked(text):
+    with pytest.raises(ValueError, match=r"\[begin_saved_\] expected .* saved, got"):
+        ops.begin_saved_(torch.tensor([1, 2]), 0, text)

@@ -7,7 +7,7 @@ from ranks import run_ranks
 from saved_samples import same
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp, converted after"])
+@pytest.mark.parametrize("kind", ["ddp", "ddp, compiled", "fsdp", "fsdp, converted after"])
 def test_ranks_draw_differently_and_stay_together(tmp_path, kind):
     run_ranks(saved_ranks.train, (str(tmp_path), kind))
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))

@@ -1,7 +1,7 @@
 // A CUDA driver for tests: launches run the kernels of src/device on the host. It checks what a
 // driver would (names, the grid, the stream) and fails where the environment variable FAKE_CUDA
-// says: "no image", "only ptx", "no kernel", "launch fails", "capturing". FAKE_CUDA_LOG names a file that gets
-// a line for every call.
+// says: "no image", "only ptx", "no kernel", "launch fails", "capturing". FAKE_CUDA_LOG names a
+// file that gets a line for every call.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +22,8 @@ enum : int {
   kNotFound = 500,
   kLaunchFailed = 719
 };
+
+thread_local void* context = nullptr;
 
 bool fails_by(std::string_view way) {
   const char* const asked = std::getenv("FAKE_CUDA");
@@ -69,13 +71,29 @@ int cuStreamIsCapturing(void* stream, int* status) {
   return stream == testdevice::kStream ? kSuccess : kInvalidValue;
 }
 
+int cuCtxGetCurrent(void** current) {
+  *current = context;
+  return kSuccess;
+}
+
+int cuCtxSetCurrent(void* current) {
+  context = current;
+  return kSuccess;
+}
+
+int cuDevicePrimaryCtxRetain(void** of, int device) {
+  static int primary;
+  *of = &primary;
+  return device == 0 ? kSuccess : kInvalidValue;
+}
+
 int cuLaunchKernel(void* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                    void* stream, void** parameters, void** extra) {
   const auto& found = *static_cast<const slimgrad::device::HostKernel*>(kernel);
   const bool is_valid = grid_x > 0 && grid_y == 1 && grid_z == 1 && block_x % 32 == 0 &&
                         block_x <= 1024 && block_y == 1 && block_z == 1 && shared_bytes == 0 &&
-                        stream == testdevice::kStream && extra == nullptr;
+                        stream == testdevice::kStream && extra == nullptr && context != nullptr;
   const int result = fails_by("launch fails") ? kLaunchFailed : is_valid ? kSuccess : kInvalidValue;
   if (result == kSuccess) {
     const testdevice::Opened opened;
