@@ -128,7 +128,8 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("apply_delta(Tensor base, Tensor payload) -> Tensor");
   m.def("apply_delta_(Tensor(a!) base, Tensor payload) -> ()");
   m.def(
-      "delta_set(Tensor[] base, str[] base_names, Tensor[] changed, str[] changed_names) -> Tensor");
+      "delta_set(Tensor[] base, str[] base_names, Tensor[] changed, str[] changed_names) -> "
+      "Tensor");
   m.def(
       "apply_delta_set(Tensor[] base, str[] names, Tensor payload, int? max_bytes=None) -> "
       "(str[], Tensor[])");
