@@ -50,10 +50,13 @@ test-cpp: build
 on_device = $(addprefix tests/python/,measure apply/test_prune.py apply/test_quantize.py apply/test_pack.py \
               fewbit/test_fewbit_ops.py saved/test_saved_ops.py)
 
-# A file a core; threads that wait do not spin, or two programs with two threads would stand in each other's way.
+# A file a core; threads that wait do not spin, or two programs with two threads would stand in each other's way. Tests of the test
+# device have processes of their own: it must be there before the first backward pass.
+pytest = OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile
 test-python: build
-	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile
-	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q -n $(CMAKE_BUILD_PARALLEL_LEVEL) --dist loadfile --device $(on_device)
+	$(pytest) --ignore tests/python/device
+	$(pytest) tests/python/device
+	$(pytest) --device $(on_device)
 
 test-clients: build ## Tests with the packages that users bring (requirements-clients.txt, -flower.txt)
 	@scripts/setup clients

@@ -51,13 +51,25 @@ DeltaChain::DeltaChain(const WeightsFile& base, const std::vector<std::string>& 
   }
 }
 
-std::uint64_t DeltaChain::num_bytes(const ContainerEntry& entry) const {
-  const Link& link = links_.back();
+std::uint64_t DeltaChain::num_bytes(std::size_t index, const ContainerEntry& entry) const {
+  const Link& link = links_[index];
   try {
     const auto payload = link.input.bytes().subspan(entry.offset, entry.num_bytes);
-    // What the base must be like is checked when its values are there.
-    if (is_delta(payload)) return inspect_delta(payload).num_bytes();
-    return entry_bytes(entry, payload, nullptr);
+    if (!is_delta(payload)) return entry_bytes(entry, payload, nullptr);
+    std::optional<std::uint64_t> before;
+    if (index == 0) {
+      if (const DeltaTensor* const found = base_.find(entry.name)) before = found->bytes.size();
+    } else {
+      const auto& entries = links_[index - 1].set.index.entries;
+      const auto found = std::ranges::find(entries, entry.name, &ContainerEntry::name);
+      if (found != entries.end()) before = num_bytes(index - 1, *found);
+    }
+    const std::uint64_t announced = inspect_delta(payload).num_bytes();
+    if (before != announced)
+      throw WrongBase("[apply_delta] expected a base with '" + entry.name + "' of " +
+                      std::to_string(announced) + " bytes, got " +
+                      (before ? std::to_string(*before) : std::string("none")));
+    return announced;
   } catch (const PayloadError& error) {
     throw FileError(link.path + ": " + error.what());
   }
@@ -106,9 +118,7 @@ std::optional<DeltaChain::Values> DeltaChain::resolve(std::size_t num_links,
   const auto entry = std::ranges::find(entries, name, &ContainerEntry::name);
   if (entry == entries.end()) return std::nullopt;
   Values values;
-  const auto payload = link.input.bytes().subspan(entry->offset, entry->num_bytes);
-  values.memory.resize(is_delta(payload) ? inspect_delta(payload).num_bytes()
-                                         : inspect(payload).num_bytes());
+  values.memory.resize(num_bytes(num_links - 1, *entry));
   apply(num_links - 1, *entry, values.memory);
   values.tensor = {entry->name, entry->type, entry->shape, values.memory};
   return values;

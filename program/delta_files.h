@@ -46,7 +46,9 @@ class DeltaChain {
 
   const DeltaSet& first() const { return links_.front().set; }
   const DeltaSet& last() const { return links_.back().set; }
-  std::uint64_t num_bytes(const ContainerEntry& entry) const;
+  std::uint64_t num_bytes(const ContainerEntry& entry) const {
+    return num_bytes(links_.size() - 1, entry);
+  }
   // The values of a tensor of the last result. Throws FileError.
   void make(const ContainerEntry& entry, std::span<std::uint8_t> out) const;
   // Throws FileError unless the others, whose payloads are no deltas, complete the last result.
@@ -66,6 +68,8 @@ class DeltaChain {
     DeltaTensor tensor;
     std::vector<std::uint8_t> memory;
   };
+  // Throws FileError if a delta is one to a tensor of another size, before that is allocated.
+  std::uint64_t num_bytes(std::size_t link, const ContainerEntry& entry) const;
   std::optional<Values> resolve(std::size_t num_links, const std::string& name) const;
   void apply(std::size_t link, const ContainerEntry& entry, std::span<std::uint8_t> out) const;
 

@@ -153,7 +153,7 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def(
       "allocate_plans_(Tensor(a!)[] plans, Tensor[] stats, str objective, str method, float cap, "
       "int[] target_layers=[], float[] target_cosines=[]) -> ()");
-  m.def("enter_gate_(Tensor(a!) group, str name) -> ()");
+  m.def("enter_gate_(Tensor(a!) gate) -> ()");
   m.def("update_loss_scale_(Tensor(a!)[] plans, Tensor[] stats, int growth_interval) -> ()");
 
   // How a sparse layer does its two products, as one tensor of its state; slimgrad::GateGroup

@@ -98,6 +98,7 @@ class GradientGate(StateHolder):
         self.is_input = False  # whether it is that of an input's product
         self.name = ""  # in:
         self.between_steps: Gates | None = None
+        self.handle: torch.Tensor | None = None  # by which a graph of torch.compile enters it
 
     def enter(self) -> None:
         """Called in every forward pass of the layer, whether there will be a gradient or not."""
@@ -107,11 +108,12 @@ class GradientGate(StateHolder):
     @torch.compiler.assume_constant_result
     def prepare_trace(self) -> bool:
         """Called while torch.compile traces, not by its graphs."""
-        gates = self.between_steps
-        assert gates is not None
-        if gates.handle is None:
-            gates.handle = gates.group.handle()
+        assert self.between_steps is not None
+        self.between_steps.give_handles()
         return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"handle": None}  # Copies are in another group.
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if records_plain_model():

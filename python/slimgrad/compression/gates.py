@@ -39,11 +39,10 @@ class Gates:
         self.scale = scale  # if it is dynamic
         self.others = dict(others or {})  # settings of others that a state names
         self._group: Any = None
-        self.handle: torch.Tensor | None = None  # by which a graph of torch.compile knows the group
         self._attached: list[GradientGate] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_group": None, "handle": None}
+        return self.__dict__ | {"_group": None}
 
     @property
     def group(self) -> Any:
@@ -63,17 +62,23 @@ class Gates:
             return
         for name, gate in self.by_name().items():
             self._attached.append(gate)
-            gate.between_steps, gate.name = self, name
+            gate.between_steps, gate.name, gate.handle = self, name, None
+
+    def give_handles(self) -> None:
+        """To all gates at once: a graph that layers share is guarded on theirs."""
+        for gate in self._attached:
+            if gate.handle is None:
+                gate.handle = self.group.handle(gate.name)
 
     def detach(self) -> None:
         for gate in self._attached:
-            gate.between_steps = None
+            gate.between_steps = gate.handle = None
 
     def enter(self, gate: GradientGate) -> None:
         if torch.compiler.is_compiling():
             if torch.is_grad_enabled() or gate.training:
                 gate.prepare_trace()
-                ops.enter_gate_(self.handle, gate.name)
+                ops.enter_gate_(gate.handle)
             return
         # Inside backward a layer is entered again if its pass is recomputed (checkpointing).
         if torch._C._current_graph_task_id() != -1:

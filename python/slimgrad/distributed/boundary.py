@@ -126,8 +126,9 @@ class _End(nn.Module):
     def _new_link(self, group: dist.ProcessGroup | None = None) -> Any:
         op = type(self).__name__
         name = group_of(group, op).group_name
+        link = call(getattr(classes, op), name, *self._settings)
         _open.add(self)
-        return call(getattr(classes, op), name, *self._settings)
+        return link
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_link": None}

@@ -18,6 +18,7 @@ from ..compression.gradients import Prune
 from ..functional import gelu, mish, relu, silu, tanh
 from ..nn import Conv2d, Linear
 from ..tensors.coding import decode, encode
+from ..tensors.deltas import apply_delta, delta
 from ..tensors.quantization import pack, prune, prune_quantize, quantize
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -133,6 +134,24 @@ def _uniform(coder: str) -> list[torch.Tensor]:
                 rounding="stochastic",
                 seed=7,
             )
+    return results
+
+
+def _rates() -> list[torch.Tensor]:
+    results = []
+    for dtype in DTYPES:
+        for rate in (1.5, 8.0):
+            results += _coded(_gradient(dtype), mode="uniform", rate=rate, seed=7)
+    return results
+
+
+def _deltas() -> list[torch.Tensor]:
+    results = []
+    for dtype in DTYPES:
+        base = _random(50_021).to(dtype)
+        changed = (base.float() + 1e-3 * _random(50_021, seed=2)).to(dtype)
+        payload = delta(base, changed)
+        results += [payload, apply_delta(base, payload)]
     return results
 
 
@@ -287,6 +306,8 @@ def checks() -> Iterator[Check]:
         yield Check(
             f"encode pruned, {coder}", (*entropy, "coding/zero_mask"), partial(_survivors, coder)
         )
+    yield Check("encode at a rate", ("coding/uniform", "coding/open_levels"), _rates)
+    yield Check("delta", ("coding/delta_scan",), _deltas)
     yield Check("add decoded gradients", ("coding/uniform", "coding/escapes"), _added)
     kernels = ("sparse/compact_rows", "sparse/compact_columns", "sparse/sums", "sparse/transpose")
     for dtype in DTYPES:

@@ -30,14 +30,20 @@ _traced: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 @torch.compiler.assume_constant_result
 def mark_trace(how: str) -> None:
-    """Called while torch.compile traces a module that packs."""
+    """Called while torch.compile traces a module that packs, or packs nothing, before its forward,
+    and with an empty text after it. Keys of caches have the nodes of a graph without their marks:
+    two models may differ in nothing but where these begin and end."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
     install()
-    _traced.setdefault(torch._guards.TracingContext.get(), set()).add(how)
+    tracers = InstructionTranslator.current_tx().output.tracers
+    place = (how, *(len(tracer.graph.nodes) for tracer in tracers))
+    _traced.setdefault(torch._guards.TracingContext.get(), []).append(place)
 
 
-def marks_of_trace() -> tuple[str, ...]:
+def marks_of_trace() -> tuple[tuple[str | int, ...], ...]:
     context = torch._guards.TracingContext.try_get()
-    return () if context is None else tuple(sorted(_traced.get(context, ())))
+    return () if context is None else tuple(_traced.get(context, ()))
 
 
 def how_under_hooks() -> str | None:

@@ -95,7 +95,9 @@ class Packer:
         mark_trace(self.how)
         ops.begin_saved_(self.draws, current_stream(self.stream))
         with torch.fx.traceback.annotate({KEY: self.how}):
-            return forward(*args, **kwargs)
+            result = forward(*args, **kwargs)
+            mark_trace("")
+            return result
 
     def pack(self, tensor: torch.Tensor) -> Any:
         if type(tensor) in (torch.Tensor, torch.nn.Parameter):
@@ -167,7 +169,9 @@ class Untouched:
             return self.run(forward, *args, **kwargs)
         mark_trace(EXCLUDED)
         with torch.fx.traceback.annotate({KEY: EXCLUDED}):
-            return forward(*args, **kwargs)
+            result = forward(*args, **kwargs)
+            mark_trace("")
+            return result
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         if torch._guards.TracingContext.try_get() is not None:

@@ -234,7 +234,7 @@ def inspect(payload: Payload) -> dict:
     """
     with in_the_name_of("inspect"):
         payload = bytes_of(payload, "inspect")
-        if bytes(payload[:4].tolist()) in _DELTA_MAGIC:
+        if payload.dtype == torch.uint8 and bytes(payload[:4].tolist()) in _DELTA_MAGIC:
             return _inspect_delta(payload)
         mode, dtype, shape, scale, numbers, model, laws, survivors = checked(ops.inspect, payload)
     bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes, reached = numbers

@@ -156,7 +156,9 @@ void DeltaCounts::add(const DeltaCounts& other) {
     values[e] += other.values[e];
     if (!other.has_changes[e]) continue;
     has_changes[e] = true;
-    for (std::size_t s = 0; s < 256; ++s) changes[e][s] += other.changes[e][s];
+    // Saturates: 2^32 changes, as none, would leave their symbol without a code.
+    for (std::size_t s = 0; s < 256; ++s)
+      changes[e][s] += std::min(other.changes[e][s], ~changes[e][s]);
   }
 }
 

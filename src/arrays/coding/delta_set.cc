@@ -207,10 +207,15 @@ std::uint64_t entry_bytes(const ContainerEntry& entry, Bytes payload, const Delt
   }
   const DeltaInfo info = inspect_delta(payload);
   const bool is_known = payload_dtype(entry.type) || info.type == entry.type;
-  if (is_known ? info.type != entry.type || info.shape != entry.shape
-               : info.type != "U8" || info.shape.size() != 1)
+  if (is_known ? info.type != entry.type || info.shape != entry.shape : info.type != "U8")
     fail(PayloadErrorCode::kBadHeader,
          "a damaged delta: '" + entry.name + "' has another type or shape than the index says");
+  if (!is_known) {  // as many bytes as a tensor of that type and shape has
+    PayloadInfo as_bytes;
+    as_bytes.dtype = DType::kInt8;
+    as_bytes.shape = info.shape;
+    check_entry(entry, as_bytes);
+  }
   if (base == nullptr || base->type != entry.type || base->bytes.size() != info.num_bytes())
     throw WrongBase("[apply_delta] expected a base with '" + entry.name + "' of type " +
                     entry.type + " and " + std::to_string(info.num_bytes()) + " bytes, got " +

@@ -126,7 +126,9 @@ RateChoice::RateChoice(const TensorView& tensor, const PayloadInfo& info, Roundi
                        double largest, double fixed_bytes, double model_scale)
     : rounding_(rounding),
       smallest_step_(std::max<double>(largest / kLargestLevel, std::numeric_limits<float>::min())),
-      largest_step_(std::min<double>(kMostBeyondLargest * largest, kLargest<float>)),
+      // Not below the least step, which values below the normal numbers need not reach.
+      largest_step_(
+          std::clamp<double>(kMostBeyondLargest * largest, smallest_step_, kLargest<float>)),
       wanted_bytes_(info.rate * static_cast<double>(info.num_values()) / 8),
       fixed_bytes_(fixed_bytes),
       num_values_(static_cast<double>(info.num_values())) {

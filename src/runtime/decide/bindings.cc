@@ -1,7 +1,8 @@
 // torch.classes.slimgrad.GateGroup: a group of gates as Python holds it. In graphs of
 // torch.compile, where no method of an object can be called, the op enter_gate_ does what enter()
-// does. It gets a handle of the group, an int64 tensor with its number: the group itself changes
-// plans that a graph has kept for backward, which must see what was written since.
+// does. It gets a handle of the gate, an int64 tensor with its number, and not its name, on which
+// dynamo would specialize: layers of one class share a graph. Nor plans: the group changes those of
+// all gates, and a graph that has kept one for backward must see what was written since.
 #include <ATen/ops/full.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/custom_class.h>
@@ -159,34 +160,40 @@ using TensorHandle = const at::Tensor&;
 
 // ---- handles -----------------------------------------------------------------------------------
 
+struct Handle {
+  c10::weak_intrusive_ptr<Group> group;
+  std::string gate;
+};
 struct Handles {
   std::mutex mutex;
-  std::vector<c10::weak_intrusive_ptr<Group>> groups;
+  std::vector<Handle> all;
 };
 Handles& handles() {
   static Handles handles;
   return handles;
 }
 
-at::Tensor handle_of(const GroupPtr& self) {
+at::Tensor handle_of(const GroupPtr& self, std::string gate) {
   const std::lock_guard lock(handles().mutex);
-  handles().groups.emplace_back(self);
-  return at::full({1}, static_cast<std::int64_t>(handles().groups.size() - 1), at::kLong);
+  handles().all.push_back({c10::weak_intrusive_ptr<Group>(self), std::move(gate)});
+  return at::full({1}, static_cast<std::int64_t>(handles().all.size() - 1), at::kLong);
 }
 
-void enter_gate(const at::Tensor& group, std::string_view name) {
-  check(group.scalar_type() == at::kLong && group.numel() == 1 && group.device().is_cpu(),
-        "enter_gate_", "group as the handle of a GateGroup", group.toString());
+void enter_gate(const at::Tensor& gate) {
+  check(gate.scalar_type() == at::kLong && gate.numel() == 1 && gate.device().is_cpu(),
+        "enter_gate_", "the handle of a gate", gate.toString());
   // A part that is checkpointed is entered again inside backward.
   if (torch::autograd::get_current_graph_task_id() != -1) return;
-  const auto number = static_cast<std::size_t>(*group.const_data_ptr<std::int64_t>());
-  GroupPtr entered;
+  const auto number = static_cast<std::size_t>(*gate.const_data_ptr<std::int64_t>());
+  GroupPtr group;
+  std::string name;
   {
     const std::lock_guard lock(handles().mutex);
-    check(number < handles().groups.size(), "enter_gate_", "the handle of a GateGroup", number);
-    entered = handles().groups[number].lock();
+    check(number < handles().all.size(), "enter_gate_", "the handle of a gate", number);
+    group = handles().all[number].group.lock();
+    name = handles().all[number].gate;
   }
-  if (entered) entered->gates.enter(name);
+  if (group) group->gates.enter(name);
 }
 
 }  // namespace
@@ -195,7 +202,7 @@ TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
   m.impl("enter_gate_", torch_ops::ValueErrors<&enter_gate>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
-  m.impl("enter_gate_", [](const at::Tensor&, std::string_view) {});
+  m.impl("enter_gate_", [](const at::Tensor&) {});
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) { m.impl("enter_gate_", torch_ops::no_gradient()); }
 

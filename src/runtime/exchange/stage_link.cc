@@ -118,6 +118,7 @@ void StageLink::send(const StageMessage& message) {
 void StageLink::flush() { outbox_->flush(); }
 
 void StageLink::refuse(const std::string& reason) {
+  refusal_ = reason;
   try {
     post(header_alone({.kind = MessageKind::kStopped, .text = reason}), kRefusalTime);
   } catch (const BoundaryError&) {  // the peer is gone; what is wrong here is more to the point
@@ -142,6 +143,9 @@ void StageLink::post(const at::Tensor& bytes, Timeout timeout) {
 
 Header StageLink::receive() {
   outbox_->check();
+  // The body of what was refused may be next, and Gloo ends a process with less room for it.
+  if (!refusal_.empty())
+    throw BoundaryError("[" + std::string(owner_) + "] stopped before: " + refusal_);
   Header header = stage_header(receive_bytes(static_cast<std::int64_t>(kHeaderBytes)));
   if (header.kind == MessageKind::kStopped)
     throw BoundaryError("[" + std::string(owner_) + "] rank " + std::to_string(peer_) +

@@ -27,7 +27,8 @@ class StageLink {
   void send(const StageMessage& message);
   void flush();
 
-  // The next header. Throws BoundaryError if the peer has stopped, and PayloadError.
+  // The next header. Throws BoundaryError if the peer has stopped, or a message was refused before,
+  // and PayloadError.
   Header receive();
   // REQUIRES: what the header announces was found acceptable.
   at::Tensor receive_body(const Header& header);
@@ -63,6 +64,7 @@ class StageLink {
   const Timeout timeout_;
   const char* const owner_;
   Traffic sent_, received_;
+  std::string refusal_;                   // empty: none
   const std::shared_ptr<Outbox> outbox_;  // its thread may outlive the link
 };
 

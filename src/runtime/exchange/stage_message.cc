@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <sstream>
 
@@ -211,6 +212,7 @@ StageMessage activation_message(const at::Tensor& x, std::int64_t number,
                            .error = ErrorMeasure::kSquared};
   const FloatFormat format = how.format ? *how.format : best_format(how.bits, stats, split);
   const double scale = gradient_scale(stats, format);
+  if (scale < std::numeric_limits<float>::min()) return payload_message(values, name);
   return grid_message(quantize(values, format, scale), name, format, scale, packed);
 }
 

@@ -1,5 +1,6 @@
 #include <slimgrad/tensor_coder.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -53,7 +54,7 @@ at::Tensor TensorCoder::encode(const Tensors& tensors) {
   }
   Tensors flat, wanted;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    at::Tensor x = tensors[i].detach().reshape({-1});
+    at::Tensor x = tensors[i].detach().resolve_neg().reshape({-1});
     if (feeds_back) {
       wanted.push_back(residuals_.empty() ? x.to(at::kFloat, false, true)
                                           : x.to(at::kFloat) + residuals_[i]);

@@ -12,6 +12,7 @@
 #include <slimgrad/delta.h>
 #include <slimgrad/tensor_files.h>
 
+#include "formats/delta_values.h"
 #include "torch/checks.h"
 #include "torch/coding/encode_options.h"
 #include "torch/coding/file_types.h"
@@ -65,8 +66,17 @@ at::Tensor checked_payload(const at::Tensor& payload, const char* op) {
 
 // ---- one tensor --------------------------------------------------------------------------------
 
+// A delta of one tensor has no name for other types, which dicts have in their index.
+bool has_type_code(std::string_view type) {
+  return delta_format::kValueTypes[delta_format::type_code(type)].name == type;
+}
+
 at::Tensor delta_cpu(const at::Tensor& base, const at::Tensor& changed) {
   const at::Tensor from = base.contiguous(), to = changed.contiguous();
+  for (const at::Tensor& x : {from, to})
+    check(has_type_code(file_type_name(x.scalar_type(), "delta")), "delta",
+          "floating-point numbers, integers or bool, or dicts, for other types",
+          c10::toString(x.scalar_type()));
   return as_payload(delta(delta_tensor(from, "delta"), delta_tensor(to, "delta"), all_threads()));
 }
 

@@ -94,10 +94,12 @@ at::Tensor packed_saved(const at::Tensor& x, std::int64_t bits, std::int64_t gro
 namespace {
 
 // A tensor that cannot be packed, in the order of its memory, and the words in its place. It lives
-// as long as their storage does.
+// as long as their storage does. Their last word says so, since no tensor has as many bad groups:
+// copies of the words, as hooks of autograd may make, are without it.
 struct HeldBeside {
   at::Tensor words, dense;
 };
+constexpr std::uint32_t kHeldBeside = 0xffffffffu;
 void delete_held(void* held) { delete static_cast<HeldBeside*>(held); }
 
 at::Tensor pack_saved_in_graph_cpu(const at::Tensor& x, const at::Tensor& seed, std::int64_t number,
@@ -109,6 +111,7 @@ at::Tensor pack_saved_in_graph_cpu(const at::Tensor& x, const at::Tensor& seed, 
   at::Tensor words =
       packed_saved(x, bits, group, rounding, *seed.const_data_ptr<std::int64_t>(), number);
   if (elements<std::uint32_t>(words).back() == 0) return words;
+  mutable_elements<std::uint32_t>(words).back() = kHeldBeside;
   // A copy: the graph may reuse the memory of x.
   auto* const held = new HeldBeside{words, dense_like_result(x).clone()};
   return at::for_blob(held->words.mutable_data_ptr(), words.sizes())
@@ -133,6 +136,9 @@ at::Tensor unpacked_saved(const at::Tensor& packed, at::IntArrayRef size, at::In
   const auto* const held = words.storage().data_ptr().cast_context<HeldBeside>(&delete_held);
   if (held != nullptr && held->dense.scalar_type() == dtype)
     return result.copy_(held->dense.as_strided(size, stride));
+  check(elements<std::uint32_t>(words).back() != kHeldBeside, "unpack_saved",
+        "the tensor of words that pack_saved_in_graph gave, which holds NaN and Inf beside them",
+        "a copy of it, or another dtype");
   with_element_type(dtype, [&]<typename T>() {
     unpack_saved<T>(elements<std::uint32_t>(words), format, for_tasks, mutable_elements<T>(result));
   });

@@ -139,6 +139,30 @@ def test_damage_is_a_payload_error():
         sg.decode(payload)
 
 
+# A set whose one entry says complex64 of 2^40 values, with a delta of 16 bytes that nothing changed
+# and checksums that fit. The base is 16 bytes of 1.
+FORGED_SHAPE = bytes.fromhex(
+    "8d53474d01000000cc6aab0cdcb2523a23588eb278f18d6f9bcdbcc13d126adc1788f423868d35742509cf6591"
+    "320e338d534743010000006c000000000000008d534750010004015b7b226d65746164617461223a6e756c6c2c"
+    "2274656e736f7273223a5b7b226e616d65223a2278222c226474797065223a22433634222c227368617065223a"
+    "5b313039393531313632373737365d2c226279746573223a34397d5d7dc3399faca2d2721e8d534744010a0110"
+    "18886a8b9704ba964d343c02d170af6b18886a8b9704ba964d343c02d170af6b00450c62fb9ee9643e"
+)
+
+
+def test_a_shape_that_is_not_that_of_its_bytes_is_a_payload_error():
+    base = torch.ones(16, dtype=torch.uint8).view(torch.complex64)
+    with pytest.raises(sg.PayloadError):
+        sg.apply_delta({"x": base}, FORGED_SHAPE, max_bytes=1000)
+
+
+def test_types_without_a_code_go_in_dicts():
+    x = torch.randn(10, dtype=torch.complex64)
+    with pytest.raises(ValueError, match=r"\[delta\] expected .* dict"):
+        sg.delta(x, x + 1)
+    assert same_bits(sg.apply_delta({"x": x}, sg.delta({"x": x}, {"x": x + 1}))["x"], x + 1)
+
+
 def test_misuse():
     base, new = step(100, 1e-3)
     with pytest.raises(ValueError, match=r"\[delta\] expected two tensors with the same type"):

@@ -123,7 +123,7 @@ def test_ops_are_registered_as_torch_asks():
     x = gradient(20_000)
     op = torch.ops.slimgrad.encode
     for mode in ["lossless", "uniform"]:
-        arguments = (x, mode, 8, 4, 3, 0.0, 0.0, "exact", "rans", "counted", "nearest", 0)
+        arguments = (x, mode, 8, 4, 3, *[0.0] * 4, "exact", "rans", "counted", "nearest", 0)
         torch.library.opcheck(op, arguments)
         room = torch.empty(x.nbytes + 64, dtype=torch.uint8)
         torch.library.opcheck(torch.ops.slimgrad.encode_into, (*arguments, room))

@@ -33,6 +33,15 @@ def test_payloads_have_the_rate(rate, dtype):
     assert bool((error <= info["scale"] + rounded).all())
 
 
+@pytest.mark.parametrize("scale", [1e-45, 1e-42, 1e-40, 1e-38, 1e-36])
+@pytest.mark.parametrize("model", ["counted", "gennorm"])
+def test_values_below_the_normal_numbers_can_be_read_again(scale, model):
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(1)) * scale
+    payload = sg.encode(x, mode="uniform", rate=4, model=model, seed=1)
+    step = sg.inspect(payload)["scale"]
+    assert bool(((sg.decode(payload) - x).abs() <= step).all())
+
+
 def stochastic_entropy(quantiles: numpy.ndarray, step: float) -> float:
     """Bits of a value of a law rounded stochastically, by brute force over many quantiles."""
     x = quantiles / step

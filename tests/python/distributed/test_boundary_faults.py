@@ -87,7 +87,10 @@ SPOILED = {
 
 def _second_of_bad_activation(**options):
     def run(tag):
-        return _error(_input(tag, **options))
+        received = _input(tag, **options)
+        found = _error(received)
+        again = _error(received)  # The body of what was refused may still come.
+        return found | {"again": again}
 
     return run
 
@@ -158,6 +161,8 @@ def test_a_bad_activation_stops_both_sides(faults, name, says):
     assert second["kind"] == "PayloadError"
     assert second["says"].startswith("[StageInput] activation 0 from rank 0: ")
     assert says in second["says"]
+    assert second["again"]["kind"] == "BoundaryError"
+    assert "[StageInput] stopped before: " in second["again"]["says"]
     assert first["kind"] == "BoundaryError"
     assert says in first["says"] and "[StageOutput] rank 1 stopped: it refused" in first["says"]
 

@@ -195,6 +195,8 @@ def test_what_graphs_cannot_pack_comes_back():
     assert torch.equal(back.nan_to_num(9), x.nan_to_num(9)) and back.stride() == (1, 50)
     back.zero_()  # not the memory that is held
     assert torch.equal(ops.unpack_saved(packed, *arguments).nan_to_num(9), x.nan_to_num(9))
+    with pytest.raises(ValueError, match="holds NaN and Inf beside them, got a copy of it"):
+        ops.unpack_saved(packed.clone(), *arguments)
 
 
 @pytest.mark.parametrize("text", ["packed\t4 bits\t1", "other\tx\t1\t2\t3", "left\tx\t1\t-2\t3"])
