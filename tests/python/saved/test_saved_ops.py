@@ -186,7 +186,9 @@ def test_graphs_draw_from_the_state():
     assert torch.equal(packed, ops.pack_saved(x, 4, 0, "stochastic", seeds[0], 3))
 
 
-def test_what_graphs_cannot_pack_comes_back():
+def test_what_graphs_cannot_pack_comes_back(request):
+    if request.config.getoption("--device"):
+        pytest.skip("a copy of the words on the device is without what is held beside them")
     x = torch.randn(40, 50).t()
     x[3, 4], x[5, 6] = float("inf"), float("nan")
     packed = ops.pack_saved_in_graph(x, torch.tensor([1]), 0, 4, 0, "stochastic")
