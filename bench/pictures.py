@@ -275,7 +275,9 @@ def distributed() -> Drawing:
         base = rows[2, link, "float32"]["seconds"]
         found.append((f"{link}: float32 takes {base:.2f} s", None, "ink", ""))
         for name, role in shown:
-            row = rows[2, link, name]
+            row = rows.get((2, link, name))
+            if row is None:  # not measured on this link
+                continue
             share = row["seconds"] / base
             role_now = "worse" if share > 1 and role == "ours" else role
             found.append(
