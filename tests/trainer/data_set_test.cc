@@ -23,8 +23,10 @@ namespace fs = std::filesystem;
 class DataSetTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) /
-              testing::UnitTest::GetInstance()->current_test_info()->name();
+    // Both names: suites have tests of the same name, which may run at the same time.
+    const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+    folder_ =
+        fs::path(testing::TempDir()) / (std::string(test.test_suite_name()) + "." + test.name());
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }
