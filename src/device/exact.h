@@ -40,8 +40,8 @@ SLIMGRAD_HD std::uint32_t count_ones(std::uint32_t byte) {
 
 // ---- how many, and whether all are the same ----------------------------------------------------
 
-// Of a task. All survivors are the same where the smallest is the largest; there are none where the
-// largest is 0.
+// Survivors of a task. All survivors are the same where the smallest is the largest; there are none
+// where the largest is 0.
 struct ExactCount {
   std::uint32_t num_survivors;
   std::uint32_t smallest;  // survivor, as bits; 2^32 - 1 where there is none

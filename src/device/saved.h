@@ -56,7 +56,7 @@ struct PackSaved {
   using Arguments = PackSavedArguments<T>;
   struct Warp {
     std::uint32_t draws[4 * kDrawBlocks];
-    // Of four columns each; a fifth that is not used keeps rows in different banks.
+    // Four columns each; a fifth that is not used keeps rows in different banks.
     saved::Range parts[kRows][kColumns + 1];
     saved::Scale scales[kRows];
     std::uint32_t codes[saved::kBlockValues / 4];  // a byte each

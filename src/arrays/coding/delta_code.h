@@ -13,7 +13,7 @@
 
 namespace slimgrad {
 
-// Of a tensor, by the exponent of the base.
+// Counts of a tensor, by the exponent of the base.
 struct DeltaCounts {
   std::array<std::uint64_t, 256> values = {};  // of all, or of a sample
   std::uint64_t num_sampled = 0;               // the sum of `values`

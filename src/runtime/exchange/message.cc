@@ -27,7 +27,7 @@ constexpr std::size_t kVersionAt = 4, kKindAt = 5, kNumberAt = 8, kFrameAt = 16,
                       kBytesAt = 24, kSettingsAt = 32, kTextAt = 40,
                       kChecksumAt = kHeaderBytes - sizeof(std::uint64_t),
                       kTextBytes = kChecksumAt - kTextAt;
-// Of a tensor, in the place of the text.
+// Fields of a tensor, in the place of the text.
 constexpr std::size_t kCodingAt = kTextAt, kTypeAt = kTextAt + 1, kDimensionsAt = kTextAt + 2,
                       kWantsGradientAt = kTextAt + 3, kExponentAt = kTextAt + 4,
                       kMantissaAt = kTextAt + 5, kOrderAt = kTextAt + 8, kScaleAt = kTextAt + 16,
