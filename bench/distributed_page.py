@@ -134,8 +134,8 @@ def page(speed: dict, convergence: dict | None) -> str:
         f"from `results/distributed.json`. {speed['cores']} cores ({speed['cpu']}) carry all ranks,"
         f" one thread each, torch {speed['torch']}, Gloo. Every rank has a network namespace "
         "behind a link that `tc` limits in both directions; bytes are counted at its interface. A "
-        f"step is `backward()` of DDP on {speed['values'] / 1e6:.1f} million values whose gradients "
-        "are there at once, drawn from the distributions that they had in a real training "
+        f"step is `backward()` of DDP on {speed['values'] / 1e6:.1f} million values whose "
+        "gradients are there at once, drawn from the distributions that they had in a real training "
         "(`bench/distributed_gradients.py`, `results/gradient_quantiles.json`): so it is the "
         "exchange alone, with nothing to hide behind. Best of several steps; all exchanges take "
         "turns in a run.",
