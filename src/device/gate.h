@@ -5,7 +5,7 @@
 //   GateSee      takes the sample and, for a format, the largest magnitude
 //   GateDecide   statistics and treatment; one block (gate_decide.h)
 //   GateApply    treats the gradient
-//   GateReport   compares, and completes the report; one block
+//   GateCompare  compares what was with what is, and completes the report; one block
 //
 // Plan and statistics are the tensors of the gate (formats/gate_fields.h). Their numbers are
 // clamped to what kernels can work with: what the host checks when it writes them may have been
@@ -277,21 +277,21 @@ struct GateApply {
 // ---- the report --------------------------------------------------------------------------------
 
 template <typename T>
-struct GateReportArguments {
+struct GateCompareArguments {
   const T* out;
   std::uint64_t size;
   const double* plan;
   double* stats;
   const GateScratch* scratch;
 };
-static_assert(sizeof(GateReportArguments<float>) == 40);
+static_assert(sizeof(GateCompareArguments<float>) == 40);
 
 // Sums of doubles have the CPU's order, that of the sample: threads make the terms of a piece, then
 // one thread adds up each kind.
 template <typename T>
-struct GateReport {
+struct GateCompare {
   static constexpr int kThreads = 256;
-  using Arguments = GateReportArguments<T>;
+  using Arguments = GateCompareArguments<T>;
   enum Kind { kXX, kXE, kEE, kXESquare, kRelative, kShift, kMagnitude, kKinds };
   struct Shared {
     double terms[kKinds][kThreads];

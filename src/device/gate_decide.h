@@ -22,7 +22,7 @@ struct GateDecideArguments {
   std::uint64_t size;
   std::int64_t stream;
   double largest;            // that the type holds
-  std::uint32_t value_bits;  // of the type's mantissa: 23, 7 or 10
+  std::uint32_t mantissa_bits;  // of the type: 23, 7 or 10
   FormatCrossover crossovers[kNumFormatCrossovers];
 };
 static_assert(sizeof(GateDecideArguments) == 56 + 24 * kNumFormatCrossovers);
@@ -355,8 +355,8 @@ struct GateDecide {
   static SLIMGRAD_HD bool make(const Arguments& a, const ChosenTreatment& chosen,
                                std::uint64_t draw) {
     kernels::LoopTreatment made;
-    made.threshold = a.value_bits == 23  ? kernels::threshold_for<float>(chosen.threshold)
-                     : a.value_bits == 7 ? kernels::threshold_for<BFloat16Bits>(chosen.threshold)
+    made.threshold = a.mantissa_bits == 23  ? kernels::threshold_for<float>(chosen.threshold)
+                     : a.mantissa_bits == 7 ? kernels::threshold_for<BFloat16Bits>(chosen.threshold)
                                          : kernels::threshold_for<Float16Bits>(chosen.threshold);
     made.quantizes = chosen.quantizes;
     if (chosen.quantizes) {

@@ -74,7 +74,7 @@
   X(slimgrad_max_magnitude_##suffix, MaxMagnitude<T>)                     \
   X(slimgrad_gate_see_##suffix, GateSee<T>)                               \
   X(slimgrad_gate_apply_##suffix, GateApply<T>)                           \
-  X(slimgrad_gate_report_##suffix, GateReport<T>)                         \
+  X(slimgrad_gate_compare_##suffix, GateCompare<T>)                       \
   X(slimgrad_pack_##suffix, PackValues<T>)                                \
   X(slimgrad_unpack_##suffix, UnpackValues<T>)                            \
   X(slimgrad_uniform_encode_##suffix, UniformEncode<T>)                   \
