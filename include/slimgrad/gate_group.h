@@ -76,7 +76,8 @@ class GateGroup {
   // The same for the budget of one gate, if that had a backward pass since it was last done: for
   // callers that enter layers without knowing when a step begins.
   void enter(std::string_view name);
-  // Whether a gate of a budget, that of inputs or the other one, had a backward pass since.
+  // Whether a gate of a budget, that of inputs or the other one, had a backward pass since; of gates
+  // on a device, whether any gate there had: nothing waits.
   bool has_news(bool at_inputs) const;
   // The targets of such a budget, by the indices of its gates.
   std::vector<CosineTarget> targets(bool at_inputs) const;

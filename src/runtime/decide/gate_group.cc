@@ -109,6 +109,7 @@ std::vector<CosineTarget> GateGroup::targets(bool at_inputs) const {
 }
 
 void GateGroup::look(bool at_inputs, const Gate* entered) {
+  if (options_.growth_interval <= 0 && options_.allocation == AllocationObjective::kUniform) return;
   const auto gates = budget(at_inputs);
   if (gates.empty()) return;
   const auto lock = lock_plans();
@@ -149,8 +150,9 @@ void GateGroup::enter(std::string_view name) {
 }
 
 bool GateGroup::has_news(bool at_inputs) const {
-  return std::ranges::any_of(budget(at_inputs), [](const Gate* gate) {
-    return slimgrad::has_news(state_of(gate->plan, "has_news"));
+  return std::ranges::any_of(budget(at_inputs), [&](const Gate* gate) {
+    return is_on_device(gate->plan) ? looked_at_[at_inputs] != torch_ops::num_device_passes()
+                                    : slimgrad::has_news(state_of(gate->plan, "has_news"));
   });
 }
 

@@ -215,8 +215,7 @@ def step(model, where):
 TOGETHER = {
     "allocation": {"gradients": sg.Prune(0.7, allocation="min_cosine")},
     "dynamic scale": {
-        "gradients": "fp6",
-        "scale": sg.LossScale(initial=2.0**10, growth_interval=1),
+        "gradients": sg.Quantize(4, scale=sg.LossScale(2.0**10, dynamic=True, growth_interval=1))
     },
 }
 
