@@ -53,10 +53,12 @@ def _decomposed(node: fx.Node) -> str:
     return getattr(node.meta.get("original_aten"), "_opname", "")
 
 
-def is_pointwise(node: fx.Node) -> bool:
-    """Whether it is a pointwise operation that draws nothing, or a view."""
+_PRODUCTS = (torch.ops.aten.mul.Tensor, torch.ops.aten.clone.default, *_CASTS)
+
+
+def is_view_or_product(node: fx.Node) -> bool:
     is_view = getattr(node.target, "is_view", False)
-    return node.op == "call_function" and (is_view or _has_tag(node, torch.Tag.pointwise))
+    return node.op == "call_function" and (is_view or node.target in _PRODUCTS)
 
 
 def is_logarithm(node: fx.Node) -> bool:

@@ -27,7 +27,7 @@ from .graph_rules import (
     Reader,
     hint,
     is_logarithm,
-    is_pointwise,
+    is_view_or_product,
     num_bytes,
     of_gradients,
     owns_memory,
@@ -117,7 +117,8 @@ class Packing:
             if "tangents" not in node.name
         }
         self._of_gradients = of_gradients(self._backward, set(self._readers.values()))
-        self._unpacked: dict[fx.Node, fx.Node] = {}  # nodes of forward, by those of backward
+        # By nodes of forward those of backward: masks, and results of softmax.
+        self._unpacked: dict[fx.Node, fx.Node] = {}
         self._numbers = itertools.count()
         self._tally: Counter = Counter()
 
@@ -293,27 +294,36 @@ class Packing:
         if saved.back is not old:
             graph.eliminate_dead_code()
         graph.erase_node(old)
-        self._unpacked[saved.node] = unpacked
+        if saved.kind == MASKS or saved.back is not old:
+            self._unpacked[saved.node] = unpacked
 
     def _compute_again(self, node: fx.Node) -> bool:
-        """Has backward compute it from what it unpacks anyway, if a few pointwise operations and
-        views do: the copy of a softmax's result that dropout made."""
+        """Has backward compute it from a softmax's result that it unpacks anyway, if that takes a
+        few products with masks and constants: the copy that dropout made. What is linear in the one
+        is linear in the other, so that unbiased gradients stay so."""
         steps: set[fx.Node] = set()
         waiting = [node]
         while waiting:
             each = waiting.pop()
             if each in self._unpacked or each in steps:
                 continue
-            if len(steps) == _MOST_STEPS or not is_pointwise(each):
+            if len(steps) == _MOST_STEPS or not is_view_or_product(each):
                 return False
             steps.add(each)
             waiting += each.all_input_nodes
-        there = {each for step in steps for each in step.all_input_nodes if each not in steps}
-        back = {each: self._unpacked[each] for each in there}
-        if not any(each.target is ops.unpack_saved.default for each in back.values()):
+        sources = {each for step in steps for each in step.all_input_nodes} - steps
+        rounded = {each for each in sources if each.meta["val"].dtype != torch.bool}
+        for step in sorted(steps):
+            num_rounded = sum(isinstance(each, fx.Node) and each in rounded for each in step.args)
+            if num_rounded > 1:
+                return False
+            if num_rounded == 1:
+                rounded.add(step)
+        if not rounded:
             return False
         old = self._readers[node.name]
         first = min(old.users)
+        back = {each: self._unpacked[each] for each in sources}
         for each in sorted(back.values()):
             if first < each:
                 if any(argument.op != "placeholder" for argument in each.all_input_nodes):
