@@ -10,7 +10,8 @@ of GRADIENT_WAYS: gates and sparse layers, eager and compiled, each beside the s
     python -m bench.suite_compile --out results/compile.json [--part PART ...] [--quick]
 
 measures the parts given anew, and leaves the others of the file as they are: of each network
-`gpt:time`, `gpt:memory`, `gpt:losses` and `gpt:gradients`. --only WAY: of memory, the others stay.
+`gpt:time`, `gpt:memory`, `gpt:losses` and `gpt:gradients`. --only WAY: of memory, and of times
+beside torch.compile; the others stay.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ class CompileRow(Row):
     loss: float | None = None
 
 
-def time_rows(name: str, quick: bool) -> list[Row]:
+def time_rows(name: str, quick: bool, only: list[str]) -> list[Row]:
     network = networks(quick)[name]
-    runs = {way: Training(network, way).step for way in COMPILED_WAYS}
+    ways = [way for way in COMPILED_WAYS if way in (COMPILED, *(only or COMPILED_WAYS))]
+    runs = {way: Training(network, way).step for way in ways}
     return race("compile", network.title, COMPILED, runs, 0.5 if quick else 40.0, min_rounds=3)
 
 
@@ -122,7 +124,7 @@ def rows_of(part: str, quick: bool, only: list[str]) -> list[CompileRow]:
     measured = commit()
     name, kind = part.split(":")
     rows = {
-        "time": lambda: time_rows(name, quick),
+        "time": lambda: time_rows(name, quick, only),
         "memory": lambda: memory_rows(name, quick, only),
         "losses": lambda: loss_rows(name, quick),
         "gradients": lambda: gradient_rows(name, quick),

@@ -16,6 +16,7 @@ Why here, at ``torch._inductor.config.custom_partitioner_fn``, of what torch 2.1
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
@@ -74,13 +75,27 @@ def install() -> None:
 def _options_of_backend() -> dict[str, Any]:
     """torch.compile(options=...) of what is being traced, if its backend is inductor."""
     from torch._dynamo.eval_frame import innermost_backend
-    from torch._dynamo.symbolic_convert import InstructionTranslator
 
-    backend = innermost_backend(InstructionTranslator.current_tx().output.compiler_fn)
+    backend = innermost_backend(_output_graph().compiler_fn)
     cuts_graphs = getattr(backend, "__self__", None)  # for DistributedDataParallel
     backend = innermost_backend(getattr(cuts_graphs, "backend_compile_fn", backend))
     is_inductor = isinstance(backend, torch._TorchCompileInductorWrapper)
     return backend.config if is_inductor else {}
+
+
+def _output_graph() -> Any:
+    """dynamo's, of what is being traced. While it is made it is asked for hooks, and then nothing
+    but the frames of Python leads to it."""
+    from torch._dynamo.output_graph import OutputGraph
+
+    frame = sys._getframe()
+    while frame is not None and not isinstance(frame.f_locals.get("self"), OutputGraph):
+        frame = frame.f_back
+    if frame is not None:
+        return frame.f_locals["self"]
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    return InstructionTranslator.current_tx().output
 
 
 def text_of(bits: int, group: int, rounding: str, min_elements: int) -> str:
