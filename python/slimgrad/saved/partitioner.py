@@ -145,12 +145,13 @@ class Packing:
                 if is_first == goes_first and (is_first or not self._compute_again(node)):
                     words[node] = self._pack(saved, how, seed, num_bytes(node.meta["val"]))
                     self._unpack(saved, reader.saved, words[node])
-        unread = {node for node in read if node not in words and not self._is_read(node)}
+        unread = [node for node in read if node not in words and not self._is_read(node)]
         kept = [words.get(node, node) for node in saved_outputs if node not in unread]
         self._output.args = ((*outputs[: self._num_outputs], *kept),)
         for node in unread:
             self._backward.erase_node(self._readers[node.name])
-            self._count("packed", "not saved", num_bytes(node.meta["val"]), 0)
+            if self._rules.reason(node) not in (REASONS["leaf"], REASONS["of leaf"]):
+                self._count("packed", "not saved", num_bytes(node.meta["val"]), 0)
         for node, why in left.items():
             if node not in unread:
                 size = num_bytes(node.meta["val"])

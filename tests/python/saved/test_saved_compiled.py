@@ -74,7 +74,7 @@ def test_gradients_are_those_of_an_eager_pass():
     assert largest_error(a, b) < 1e-5
     assert 1e-4 < largest_error(step(plain, plain, rows()), b) < 0.05
     tally = controller.saved.tally
-    assert tally.packed == 2 and tally.plain_bytes == 2 * 16 * 64 * 4
+    assert tally.kinds["8 bits"][:2] == (2, 2 * 16 * 64 * 4)
     assert set(tally.left) <= {Left.NO_GRADIENT, Left.TYPE}
 
 
@@ -188,7 +188,7 @@ def test_exact_packing_has_masks_as_bits():
 
     exact, _ = gradients(None)
     b, controller = gradients("exact")
-    assert same(exact, b)
+    assert largest_error(exact, b) < 1e-6
     tally = controller.saved.tally
     assert tally.kinds == {"bits of masks": (1, 4096, 512)}
     assert Left.EXACT_GRAPH in tally.left
@@ -198,20 +198,23 @@ def test_exact_packing_has_masks_as_bits():
 def test_a_leaf_around_a_compiled_function_stays_as_it_is():
     x = torch.randn(16, 64, requires_grad=True)
     f = torch.compile(lambda x: (x * x).sin().sum())
+    packing = sg.saved_tensors(2, min_elements=64, seed=1)
     (expected,) = torch.autograd.grad((x * x).sin().sum(), x)
-    with sg.saved_tensors(2, min_elements=64, seed=1):
+    with packing:
         loss = f(x)
     torch.testing.assert_close(torch.autograd.grad(loss, x)[0], expected)
-    with sg.saved_tensors(2, min_elements=64, seed=1):
+    with packing:
         loss = f(x)
     with torch.no_grad():
         x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
     y = (torch.randn(16, 64, requires_grad=True) * 1).clone()
-    with sg.saved_tensors(2, min_elements=64, seed=1) as packing:
+    with packing:
         loss = f(y)
-    assert packing.tally.packed == 1
+    (rounded,) = torch.autograd.grad(loss, y)
+    (expected,) = torch.autograd.grad((y * y).sin().sum(), y)
+    assert largest_error({"y": expected}, {"y": rounded}) > 1e-3
 
 
 def test_included_and_excluded_modules():
