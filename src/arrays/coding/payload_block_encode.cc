@@ -147,13 +147,13 @@ template <typename T>
 void PayloadBlockEncoder::put_symbols(std::span<const T> values, std::size_t first,
                                       std::uint8_t*& next) {
   const PayloadKind kind = source_.info.kind;
-  symbols_.resize(values.size());
+  const std::span<std::uint8_t> symbols(symbols_.reserve(values.size()), values.size());
   if (kind == PayloadKind::kUniform)
-    round_symbols(source_, values, first, symbols_.data());
+    round_symbols(source_, values, first, symbols.data());
   else
-    kernels::encode(source_.rounding, values.data(), symbols_.data(), values.size(), first);
-  if (kind != PayloadKind::kPruned && replaced<T>(first) != nullptr) replace<T>(first);
-  put_part(encoder_.encode(symbols_), Place::kLast, next);
+    kernels::encode(source_.rounding, values.data(), symbols.data(), values.size(), first);
+  if (kind != PayloadKind::kPruned && replaced<T>(first) != nullptr) replace<T>(symbols, first);
+  put_part(encoder_.encode(symbols), Place::kLast, next);
 }
 
 // At most kLevelsAtOnce levels without an upper end, as symbols and extra bits. Where few have
@@ -173,6 +173,7 @@ void PayloadBlockEncoder::split_levels(std::span<const T> values, std::size_t fi
     return;
   }
   round_symbols(source_, values, first, to);
+  if (!kernels::any_has_extra(to, values.size())) return;
   std::size_t num_groups = 0;
   for (std::size_t i = 0; i < values.size(); i += kGroup) {
     const std::size_t count = std::min(kGroup, values.size() - i);
@@ -188,28 +189,28 @@ void PayloadBlockEncoder::split_levels(std::span<const T> values, std::size_t fi
 template <typename T>
 void PayloadBlockEncoder::put_levels(std::span<const T> values, std::size_t first,
                                      std::uint8_t*& next) {
-  symbols_.resize(values.size());
-  extra_.resize(kernels::extra_bound(values.size()));
-  kernels::ExtraWriter writer(extra_.data());
+  const std::span<std::uint8_t> symbols(symbols_.reserve(values.size()), values.size());
+  kernels::ExtraWriter writer(extra_.reserve(kernels::extra_bound(values.size())));
   for (std::size_t i = 0; i < values.size(); i += kernels::kLevelsAtOnce)
     split_levels(values.subspan(i, std::min(kernels::kLevelsAtOnce, values.size() - i)), first + i,
-                 symbols_.data() + i, writer);
-  put_part(encoder_.encode(symbols_), Place::kInside, next);
-  next = std::copy(extra_.data(), writer.end(), next);
+                 symbols.data() + i, writer);
+  put_part(encoder_.encode(symbols), Place::kInside, next);
+  next = std::copy(static_cast<const std::uint8_t*>(extra_.data()),
+                   static_cast<const std::uint8_t*>(writer.end()), next);
 }
 
 // The values from `first` on become what their symbols stand for.
 template <typename T>
-void PayloadBlockEncoder::replace(std::size_t first) const {
+void PayloadBlockEncoder::replace(std::span<const std::uint8_t> symbols, std::size_t first) const {
   const PayloadInfo& info = source_.info;
   T* const to = replaced<T>(first);
   const int half = kernels::uniform_half(info.bits);
   if (info.kind == PayloadKind::kFloat)
-    kernels::look_up(symbols_, float_value_table<T>(source_.options.format, info.scale), to);
+    kernels::look_up(symbols, float_value_table<T>(source_.options.format, info.scale), to);
   else if constexpr (std::is_same_v<T, float>)
-    kernels::uniform_values(symbols_, info.scale, half, to);
+    kernels::uniform_values(symbols, info.scale, half, to);
   else
-    kernels::look_up(symbols_, uniform_value_table<T>(half, info.scale), to);
+    kernels::look_up(symbols, uniform_value_table<T>(half, info.scale), to);
 }
 
 template <typename T>
@@ -222,13 +223,13 @@ void PayloadBlockEncoder::put_pruned(std::span<const T> values, std::size_t firs
   const std::size_t num_nonzeros = kernels::split_nonzeros(values.data(), values.size(), sizeof(T),
                                                            masks_.data(), nonzeros_.data());
   put_part(encoder_.encode(masks_), Place::kInside, next);
-  symbols_.resize(num_nonzeros);
+  const std::span<std::uint8_t> classes(symbols_.reserve(num_nonzeros), num_nonzeros);
   survivors_.resize(num_nonzeros * sizeof(T));
   T* const kept = reinterpret_cast<T*>(survivors_.data());
   const std::size_t count = kernels::split_classes(
       std::span<const T>(reinterpret_cast<const T*>(nonzeros_.data()), num_nonzeros), threshold,
-      symbols_.data(), kept);
-  put_part(encoder_.encode(symbols_), Place::kInside, next);
+      classes.data(), kept);
+  put_part(encoder_.encode(classes), Place::kInside, next);
   if (info.survivors == Survivors::kExact) {
     planes_.put(encoder_, kept, count, sizeof(T), next);
   } else if (info.survivors == Survivors::kFloat) {

@@ -14,6 +14,7 @@
 #include "arrays/coding/payload_layout.h"
 #include "arrays/coding/payload_parts.h"
 #include "arrays/coding/topk_block.h"
+#include "base/scratch.h"
 #include "kernels/apply/apply.h"
 #include "kernels/coding/open_levels.h"
 
@@ -59,13 +60,14 @@ class PayloadBlockEncoder {
   template <typename T>
   T* replaced(std::size_t first) const;
   template <typename T>
-  void replace(std::size_t first) const;
+  void replace(std::span<const std::uint8_t> symbols, std::size_t first) const;
 
   const BlockSource& source_;
   BlockEncoder encoder_;
   PlaneEncoder planes_;
   std::unique_ptr<TopkBlockEncoder> topk_;  // of a topk payload
-  std::vector<std::uint8_t> symbols_, masks_, nonzeros_, survivors_, extra_;
+  Scratch<std::uint8_t> symbols_, extra_;
+  std::vector<std::uint8_t> masks_, nonzeros_, survivors_;
   std::array<std::int32_t, kernels::kLevelsAtOnce> levels_;
   bool many_extra_ = false;  // whether most groups of symbols had extra bits, the last time
   std::vector<BFloat16Bits> halves_;
