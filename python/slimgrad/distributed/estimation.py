@@ -159,7 +159,8 @@ class Estimate:
         lines = [
             f"{(load.values + load.small) / 1e6:.1f} million values in {load.tensors} tensors, "
             f"{load.small} of them in small ones that travel as they are; {self.gradients}",
-            f"{self.ranks} ranks, {self._rounds()}{bandwidth_text(self.link.bandwidth)} a rank and direction, "
+            f"{self.ranks} ranks, {self._rounds()}"
+            f"{bandwidth_text(self.link.bandwidth)} a rank and direction, "
             f"{1e3 * self.link.latency:.3g} ms a message; work measured with "
             f"{torch.get_num_threads()} threads",
             f"{'':<12} {'bits a':>7} {'encode':>8} {'decode':>8} {'MB':>8} {'seconds':>9} "

@@ -143,8 +143,8 @@ def encode(
       "float"     values of ``format`` times ``scale``
       "pruned"    for what ``prune`` returned: zeros, +-``threshold``, and survivors as they are
                   ("exact"), as "bfloat16" (of float32), or as values of ``format`` ("float")
-      "topk"      of every 4,096 values the 64 largest magnitudes, at ``bits`` bits (1 to 4) and their
-                  places; the others become 0, so it is biased (``Codec`` has k, of and feedback)
+      "topk"      of every 4,096 values the 64 largest magnitudes, at ``bits`` bits (1 to 4); all
+                  others become 0, so it is biased (``Codec`` has k, of and error feedback)
     With ``rate`` or ``max_error`` "uniform" has as many levels as it takes instead of ``bits``.
     ``rate``: bits a value, at most 16, that the whole payload takes; the step is chosen for it, and
     ``inspect`` says whether there is such a payload (of zeros there is not). ``max_error``: the
