@@ -22,6 +22,8 @@ constexpr double kStepBits = 0.12;
 constexpr double kCutBits = 0.443;
 // A table costs about this many bits, and for each symbol.
 constexpr double kTableBits = 24, kTableSymbolBits = 9;
+// It also takes 16 KiB of a decoder's cache, and has to save this share of all bits.
+constexpr double kTableShare = 0.002;
 // Hazards a nat: at least kLeastScale, which makes the mean gap 2, and for rare changes what gives
 // the most likely class kFineHazard, so that hazards are integers without much rounding.
 // Classes with less than kSmallShare of the changes take what is left.
@@ -176,13 +178,15 @@ DeltaCode choose_code(const DeltaCounts& counts, std::uint64_t num_values) {
 void choose_tables(std::span<const Weights, kContexts> contexts, const Weights& gaps,
                    DeltaCode& code) {
   const std::size_t count = code.all_dense() ? kDenseContexts : kContexts;
+  double least_saved = 0;
+  for (std::size_t c = 0; c < count; ++c) least_saved += kTableShare * entropy_bits(contexts[c]);
   std::vector<Weights> groups = {contexts[0]};
   for (std::size_t c = 1; c < count; ++c) {
     Weights joined = groups.back();
     for (std::size_t s = 0; s < joined.size(); ++s) joined[s] += contexts[c][s];
     const double apart = entropy_bits(groups.back()) + table_bits(groups.back()) +
                          entropy_bits(contexts[c]) + table_bits(contexts[c]);
-    if (apart < entropy_bits(joined) + table_bits(joined))
+    if (apart + least_saved < entropy_bits(joined) + table_bits(joined))
       groups.push_back(contexts[c]);
     else
       groups.back() = joined;
