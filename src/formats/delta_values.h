@@ -54,8 +54,8 @@ inline std::uint8_t type_code(std::string_view name) {
 
 // ---- values and classes ------------------------------------------------------------------------
 
-// Blocks are coded on their own. The lanes of a block, of which the last may be shorter, have coders
-// of their own, so that a processor works on several changes at once. Lanes are hashed.
+// Blocks are coded on their own. The lanes of a block, of which the last may be shorter, have
+// coders of their own, so that a processor works on several changes at once. Lanes are hashed.
 inline constexpr int kBlockLog2 = 17, kLaneLog2 = 16;
 inline constexpr std::size_t kBlockValues = std::size_t{1} << kBlockLog2;
 inline constexpr std::size_t kLaneValues = std::size_t{1} << kLaneLog2;
@@ -160,7 +160,8 @@ constexpr std::int64_t difference_of(std::uint8_t symbol, std::uint64_t extra) {
   }
   if (symbol == 255) return INT64_MIN;
   const int width = (symbol - 15) / 4 + 4;
-  const std::uint64_t magnitude = std::uint64_t{2u + ((symbol - 15u) / 2 & 1u)} << (width - 2) | extra;
+  const std::uint64_t magnitude =
+      std::uint64_t{2u + ((symbol - 15u) / 2 & 1u)} << (width - 2) | extra;
   return static_cast<std::int64_t>((symbol - 15) % 2 == 1 ? 0 - magnitude : magnitude);
 }
 

@@ -63,7 +63,7 @@ class DeltaScratch {
 };
 
 struct CodedLane {
-  std::vector<KeptSymbol> dense, sparse;    // dense is empty if all values are
+  std::vector<KeptSymbol> dense, sparse;                 // dense is empty if all values are
   std::vector<std::uint64_t> dense_extra, sparse_extra;  // of those symbols that have raw bits
   bool is_changed = false;
 };
@@ -134,8 +134,7 @@ void undo_block(const DeltaUndo& undo, std::size_t width, std::span<std::uint8_t
 template <typename T>
 std::span<T> lane_of(std::span<T> block, std::size_t width, std::size_t lane) {
   const std::size_t first = lane * width * delta_format::kLaneValues;
-  return block.subspan(first,
-                       std::min(width * delta_format::kLaneValues, block.size() - first));
+  return block.subspan(first, std::min(width * delta_format::kLaneValues, block.size() - first));
 }
 
 }  // namespace slimgrad

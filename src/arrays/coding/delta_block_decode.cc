@@ -125,8 +125,8 @@ class BlockDecode {
     std::uint32_t *const first = scratch_.positions(num_open_), *next = first;
     for (std::size_t m = 0; m < (lane.num_values + 63) / 64; ++m)
       for (std::uint64_t word = marks[m]; word != 0; word &= word - 1)
-        *next++ = static_cast<std::uint32_t>(64 * m) +
-                  static_cast<std::uint32_t>(std::countr_zero(word));
+        *next++ =
+            static_cast<std::uint32_t>(64 * m) + static_cast<std::uint32_t>(std::countr_zero(word));
     num_dense_[num_open_] = static_cast<std::size_t>(next - first);
   }
 
@@ -224,7 +224,8 @@ DeltaTables::DeltaTables(const DeltaCode& of) : code(of), tables(of.tables.size(
   const auto slots = [this](int context) {
     return tables[code.table_of[static_cast<std::size_t>(context)]].slots();
   };
-  for (int e = 0; e < 256; ++e) dense[static_cast<std::size_t>(e)] = slots(dense_context(e, of.top));
+  for (int e = 0; e < 256; ++e)
+    dense[static_cast<std::size_t>(e)] = slots(dense_context(e, of.top));
   if (!of.has_gaps()) return;
   kernels::build_decode_table(of.gaps, gap_table);
   sparse.hazards = hazards_of(of);

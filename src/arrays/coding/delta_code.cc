@@ -14,8 +14,8 @@ using namespace delta_format;
 
 // Tensors up to this size are dense throughout: hazards and a table of gaps would cost more.
 constexpr std::uint64_t kSmallTensor = 4096;
-// A dense value takes a third of the time of a sparse change, and one that did not change need not: a
-// class is dense if that saves this many bits a value, which is so if more than a third changed.
+// A dense value takes a third of the time of a sparse change, and one that did not change need not:
+// a class is dense if that saves this many bits a value, which is so if more than a third changed.
 constexpr double kStepBits = 0.12;
 // What a change loses that is cut at a multiple of 2^16, on average: its larger part has any share
 // from 1/2 to 1, and -log2 of that has the mean 0.443.

@@ -94,9 +94,8 @@ inline bool decode_change(ChangeLane& lane, LaneState& at, std::size_t k,
   DeltaChange& change = lane.changes[k];
   change.position = static_cast<std::uint32_t>(8 * group) + index;
   change.symbol = decoder.symbol(tables.symbols[value_class], words);
-  change.extra = change.symbol < 15
-                     ? 0
-                     : decoder.raw(delta_format::extra_bits_of(change.symbol), words);
+  change.extra =
+      change.symbol < 15 ? 0 : decoder.raw(delta_format::extra_bits_of(change.symbol), words);
   lane.decoder = decoder;
   lane.words = words;
   return true;

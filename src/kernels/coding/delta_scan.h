@@ -68,7 +68,7 @@ struct ChangeLane {
 };
 struct ChangeTables {
   Hazards hazards;
-  const std::uint32_t* gaps;                                            // of RansDecodeTables
+  const std::uint32_t* gaps;                                              // of RansDecodeTables
   std::array<const std::uint32_t*, delta_format::kClasses> symbols = {};  // by class, from 1 on
 };
 

@@ -3,9 +3,9 @@
 // states of kernels/coding/rans.h take 128 bytes, one of these eight. The arithmetic is derived
 // there.
 //
-// A state begins at 0 and is never shortened before it reaches 2^63, by a word. So a coder has spent
-// nothing before its first symbol (a state that begins at 2^31 takes 31 bits more), and a decoder
-// that finds its state below 2^31 takes a word only if one is left. It ends at 0.
+// A state begins at 0 and is never shortened before it reaches 2^63, by a word. So a coder has
+// spent nothing before its first symbol (a state that begins at 2^31 takes 31 bits more), and a
+// decoder that finds its state below 2^31 takes a word only if one is left. It ends at 0.
 //
 // A coder writes backwards into the end of a buffer, the last symbol first; a decoder reads the
 // state and then words forwards. Raw bits are symbols of equal probability.
@@ -26,8 +26,8 @@ inline constexpr std::uint64_t kWideLow = std::uint64_t{1} << 31;
 inline constexpr int kMostRawBits = 16;  // in one step
 
 // A frequency and what divides by it: floor(x / f) = (2 x m) >> (64 + s) for x < 2^63, with
-// s = ceil(log2 f) and m = ceil(2^(63+s) / f) (Granlund and Montgomery, as in kernels/coding/rans.h).
-// A division takes 40 cycles on many CPUs, this takes five.
+// s = ceil(log2 f) and m = ceil(2^(63+s) / f) (Granlund and Montgomery, as in
+// kernels/coding/rans.h). A division takes 40 cycles on many CPUs, this takes five.
 struct WideFrequency {
   std::uint64_t reciprocal = 0;
   std::uint32_t frequency = 0;
