@@ -68,6 +68,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const std::vector<int>& peers() const { return peers_; }
   const std::string& group_name() const { return group_name_; }
   int global_rank() const { return global_ranks_[rank_]; }
+  int global_rank(int rank) const { return global_ranks_[rank]; }
   std::uint64_t num_jobs() const;
   bool serves(const Group& group) const { return group_.lock() == group; }
 
