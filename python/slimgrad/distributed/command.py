@@ -45,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--latency", type=float, default=1e-4, help="seconds a message (default: %(default)s)"
     )
     parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
+    parser.add_argument(
+        "--every",
+        type=int,
+        default=1,
+        metavar="STEPS",
+        help="from one coded exchange to the next, as of DiLoCo (default: %(default)s)",
+    )
     parser.add_argument("--codecs", nargs="+", metavar="NAME", help="default: one of every kind")
     parser.add_argument("--threads", type=int, help="that code (default: torch's)")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
@@ -107,7 +114,12 @@ def _ask(arguments: argparse.Namespace) -> Estimate:
             raise ValueError(f"--threads: expected 1 or more, got {arguments.threads}")
         torch.set_num_threads(arguments.threads)
     return estimate(
-        model, arguments.bandwidth, arguments.latency, arguments.ranks, arguments.codecs
+        model,
+        arguments.bandwidth,
+        arguments.latency,
+        arguments.ranks,
+        arguments.codecs,
+        every=arguments.every,
     )
 
 
@@ -133,6 +145,7 @@ def as_json(found: Estimate) -> str:
         "bandwidth": found.link.bandwidth,
         "latency": found.link.latency,
         "gradients": found.gradients,
+        "every": found.workload.every,
         "best": found.best,
         "pays": found.pays,
         "verdict": found.verdict,

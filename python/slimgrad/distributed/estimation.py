@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,9 +31,12 @@ class Workload:
     tensors: int
     cast: float  # seconds per value, to float16 and back
     speeds: dict[str, Speed]
+    # Steps from one coded exchange to the next, over which it is spread: 1, or DiLoCo's `every`.
+    # What torch has exchanges in every step.
+    every: int = 1
 
     def seconds(self, name: str, ranks: int, link: Link) -> float:
-        """Predicted seconds of one exchange."""
+        """Predicted seconds of exchanges in a step."""
         if ranks == 1:
             return 0.0
         everything = self.values + self.small
@@ -42,15 +45,16 @@ class Workload:
         if name == "fp16":
             wire = cost.plain_seconds(2 * everything, ranks, link)
             return cost.overlapped(wire, self.cast * everything)
-        return cost.coded_seconds(self.values, self.speeds[name], ranks, link, 4 * self.small)
+        speed, small = self.speeds[name], 4 * self.small
+        return cost.coded_seconds(self.values, speed, ranks, link, small) / self.every
 
     def sent(self, name: str, ranks: int) -> float:
-        """Bytes that a rank sends."""
+        """Bytes that a rank sends in a step."""
         width = {"float32": 4, "fp16": 2}.get(name)
         if width:
             return cost.sent_bytes(width * (self.values + self.small), ranks)
         coded = self.values * self.speeds[name].bytes_per_value
-        return cost.sent_bytes(coded + 4 * self.small, ranks)
+        return cost.sent_bytes(coded + 4 * self.small, ranks) / self.every
 
     def break_even(self, name: str, against: str, ranks: int, latency: float) -> float:
         """The bandwidth below which ``name`` is quicker: 0 never, inf always."""
@@ -122,7 +126,10 @@ class Estimate:
             self.link.latency if latency is None else _latency(latency),
         )
         return Estimate(
-            self.workload, self.ranks if ranks is None else _ranks(ranks), link, self.gradients
+            self.workload,
+            self.ranks if ranks is None else _positive(ranks, "ranks"),
+            link,
+            self.gradients,
         )
 
     @property
@@ -156,6 +163,7 @@ class Estimate:
             f"{self.ranks} ranks, {bandwidth_text(self.link.bandwidth)} a rank and direction, "
             f"{1e3 * self.link.latency:.3g} ms a message; work measured with "
             f"{torch.get_num_threads()} threads",
+            *([f"codecs every {load.every} steps, as DiLoCo does"] if load.every > 1 else []),
             f"{'':<12} {'bits a':>7} {'encode':>8} {'decode':>8} {'MB':>8} {'seconds':>9} "
             f"{'x':>7} {'pays below':>12} {'than fp16':>12}",
             f"{'':<12} {'value':>7} {'GB/s':>8} {'GB/s':>8} {'sent':>8} {'a step':>9} "
@@ -179,9 +187,9 @@ def _below(bits: float) -> str:
     return {0.0: "never", float("inf"): "always"}.get(bits) or bandwidth_text(bits)
 
 
-def _ranks(value: Any) -> int:
+def _positive(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"[estimate] expected ranks to be a positive integer, got {value!r}")
+        raise ValueError(f"[estimate] expected {name} to be a positive integer, got {value!r}")
     return value
 
 
@@ -199,22 +207,27 @@ def estimate(
     ranks: int = 2,
     codecs: Sequence | None = None,
     gradients: Iterable[torch.Tensor] | None = None,
+    every: int = 1,
 ) -> Estimate:
     """What an exchange of this model's gradients takes, plainly, as float16, and by every codec.
 
     ``bandwidth``: bits per second that a rank can send while it receives as many, or text such as
     "1 Gbit/s". ``latency``: seconds a message. ``codecs``: names or ``Codec``; None is one of every
     kind. ``gradients``: tensors to code; None takes the parameters' ``grad``, or, if there are
-    none, values of a generalized normal law, and the result says so.
+    none, values of a generalized normal law, and the result says so. ``every``: steps from one
+    coded exchange to the next, as of ``DiLoCo``; bytes and seconds are those of a step, on average,
+    beside torch's own exchanges in every step.
 
     Coding and decoding are measured, here and now, with the threads torch has, on about 8 Mi
     values of all tensors: some seconds. The rest is the formula of docs/distributed_cost.md, for an
     exchange that has nothing to hide behind. Printed, the result is a table with a verdict.
     """
     link = Link(as_bandwidth(bandwidth, "estimate"), _latency(latency))
-    ranks = _ranks(ranks)
+    ranks = _positive(ranks, "ranks")
+    every = _positive(every, "every")
     samples, sizes, where = gradients_of(model, gradients)
-    return Estimate(measured_workload(samples, sizes, codecs), ranks, link, where)
+    load = replace(measured_workload(samples, sizes, codecs), every=every)
+    return Estimate(load, ranks, link, where)
 
 
 def gradients_of(model: Any, gradients: Any) -> tuple[list[torch.Tensor], list[int], str]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,6 +30,19 @@ def test_rows_are_the_formula():
     assert found.row("float32").sent == 40_004_000
     assert found.row("fp16").sent == 20_002_000
     assert found.row("quick").sent == 5_000_000 + 4000
+
+
+def test_exchanges_every_some_steps_are_spread_over_them():
+    each = known({"quick": QUICK}, small=1000)
+    seldom = Estimate(replace(each.workload, every=50), each.ranks, each.link, each.gradients)
+    ours, plain = seldom.row("quick"), seldom.row("float32")
+    assert plain == each.row("float32")
+    assert ours.sent == each.row("quick").sent / 50
+    assert ours.seconds == each.row("quick").seconds / 50
+    assert ours.pays_below > each.row("quick").pays_below
+    assert "codecs every 50 steps" in str(seldom)
+    with pytest.raises(ValueError, match=r"\[estimate\] expected every to be a positive integer"):
+        sg.distributed.estimate([torch.ones(10)], "1 Gbit/s", every=0)
 
 
 def test_it_says_yes_and_by_how_much():
