@@ -1,7 +1,7 @@
 """Final loss against bytes sent: gradients exchanged every step, and DiLoCo every 20 and 50.
 
     python -m bench.diloco --data FILE --out results/diloco.json
-    python -m bench.diloco --rows results/diloco.json --docs PAGE.md
+    python -m bench.diloco --rows results/diloco.json --docs docs/distributed.md
 
 A GPT of 0.45 million parameters learns the next character of a text, on four ranks over loopback,
 in equal numbers of steps; a rank's batch is its own. For a seed all runs start from the same
@@ -28,15 +28,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import slimgrad as sg
+from bench import marked
 from bench.fewbit_convergence import generated_text
 from bench.jobs import character_gpt
 from bench.timing import commit
 from slimgrad.distributed import Codec, DiLoCo, Outer
 
-RANKS, STEPS, BATCH, LENGTH, WIDTH, DEPTH = 4, 400, 8, 64, 96, 4
-RATE, LAST_RATE, WARMUP = 2e-3, 2e-4, 40
+RANKS, STEPS, BATCH, LENGTH, WIDTH, DEPTH = 4, 300, 4, 32, 96, 4
+RATE, LAST_RATE, WARMUP = 2e-3, 2e-4, 30
 SEEDS, EVERY = (1, 2, 3), (20, 50)
-BEGIN, END = "<!-- bench.diloco writes from here -->", "<!-- to here -->"
+WRITER = "python -m bench.diloco"
 
 # SparseLoCo: each rank has the momentum, the outer optimizer none.
 SPARSE = {"outer": Outer(lr=1.0, momentum=0.0), "error_feedback": 0.95}
@@ -100,7 +101,9 @@ def train(way: Way, text: Text, seed: int) -> tuple[float, int, int]:
     torch.manual_seed(seed)
     rank = dist.get_rank()
     model = character_gpt(text.vocabulary, LENGTH, WIDTH, DEPTH)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.1, fused=True
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate_share)
     codec = Codec.parse(way.codec, seed=seed) if way.codec else None
     trained: nn.Module = model
@@ -168,7 +171,7 @@ def table(record: dict) -> str:
         f"{count} seeds: held-out loss at the end, less DDP's and less that of DiLoCo in float32 "
         "with the same rounds (mean and range over seeds), and what a rank sent.",
         "",
-        "| exchange | loss | less DDP float32's | less DiLoCo float32's | bytes sent | times fewer |",
+        "| exchange | loss | less DDP float32's | less DiLoCo float32's | bytes | times fewer |",
         "|---|---|---|---|---|---|",
     ]
     for name in ways():
@@ -192,13 +195,6 @@ def _less(ours: dict[int, float], theirs: dict[int, float]) -> str:
     return f"{statistics.mean(differences):+.4f} ({low:+.4f} to {high:+.4f})"
 
 
-def write_docs(text: str, path: Path) -> None:
-    page = path.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.diloco")
     parser.add_argument("--data", type=Path, help="a text; without it a generated one")
@@ -213,7 +209,7 @@ def main() -> None:
     text = table(json.loads((arguments.rows or arguments.out).read_text()))
     print(text)
     if arguments.docs:
-        write_docs(text, arguments.docs)
+        marked.write(arguments.docs, WRITER, text)
 
 
 def measure(arguments: argparse.Namespace) -> None:
