@@ -45,14 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--latency", type=float, default=1e-4, help="seconds a message (default: %(default)s)"
     )
     parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--codecs", nargs="+", metavar="NAME", help="default: one of every kind")
     parser.add_argument(
         "--every",
         type=int,
         default=1,
-        metavar="STEPS",
-        help="from one coded exchange to the next, as of DiLoCo (default: %(default)s)",
+        metavar="H",
+        help="steps between two exchanges of a codec, as under local updates (default: 1)",
     )
-    parser.add_argument("--codecs", nargs="+", metavar="NAME", help="default: one of every kind")
     parser.add_argument("--threads", type=int, help="that code (default: torch's)")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
@@ -144,8 +144,8 @@ def as_json(found: Estimate) -> str:
         "ranks": found.ranks,
         "bandwidth": found.link.bandwidth,
         "latency": found.link.latency,
-        "gradients": found.gradients,
         "every": found.workload.every,
+        "gradients": found.gradients,
         "best": found.best,
         "pays": found.pays,
         "verdict": found.verdict,

@@ -18,7 +18,7 @@ from .speed import SHAPE, cast_seconds, coded_speed, generated_gradients, sample
 
 # One of every kind; asked for by name, all of CODECS can be had.
 KINDS: tuple[str, ...] = ("lossless", "fp8", "fp6", "fp4", "uniform8", "uniform4", "uniform2")
-KINDS += ("packed8", "packed4", "rate4", "rate2", "pruned")
+KINDS += ("packed8", "packed4", "rate4", "rate2", "pruned", "topk")
 PLAIN = ("float32", "fp16")  # what torch has: its all-reduce, and its hook that casts to float16
 
 
@@ -31,12 +31,10 @@ class Workload:
     tensors: int
     cast: float  # seconds per value, to float16 and back
     speeds: dict[str, Speed]
-    # Steps from one coded exchange to the next, over which it is spread: 1, or DiLoCo's `every`.
-    # What torch has exchanges in every step.
-    every: int = 1
+    every: int = 1  # steps between two exchanges of a codec; PLAIN ones are in every step
 
     def seconds(self, name: str, ranks: int, link: Link) -> float:
-        """Predicted seconds of exchanges in a step."""
+        """Predicted seconds a step."""
         if ranks == 1:
             return 0.0
         everything = self.values + self.small
@@ -45,8 +43,8 @@ class Workload:
         if name == "fp16":
             wire = cost.plain_seconds(2 * everything, ranks, link)
             return cost.overlapped(wire, self.cast * everything)
-        speed, small = self.speeds[name], 4 * self.small
-        return cost.coded_seconds(self.values, speed, ranks, link, small) / self.every
+        exchange = cost.coded_seconds(self.values, self.speeds[name], ranks, link, 4 * self.small)
+        return exchange / self.every
 
     def sent(self, name: str, ranks: int) -> float:
         """Bytes that a rank sends in a step."""
@@ -71,7 +69,7 @@ class Row:
 
     name: str
     sent: float  # bytes a rank sends in a step
-    seconds: float  # of the exchange, predicted
+    seconds: float  # of its exchanges, predicted
     pays_below: float  # bits per second below which it is quicker than float32: 0 never, inf always
     pays_below_fp16: float  # and quicker than float16
 
@@ -126,10 +124,7 @@ class Estimate:
             self.link.latency if latency is None else _latency(latency),
         )
         return Estimate(
-            self.workload,
-            self.ranks if ranks is None else _positive(ranks, "ranks"),
-            link,
-            self.gradients,
+            self.workload, self.ranks if ranks is None else _ranks(ranks), link, self.gradients
         )
 
     @property
@@ -155,15 +150,19 @@ class Estimate:
             f"{ours.name}, {ours.seconds:.3g} s; {hope}."
         )
 
+    def _rounds(self) -> str:
+        every = self.workload.every
+        return "" if every == 1 else f"codecs exchange every {every} steps, "
+
     def __str__(self) -> str:
         load = self.workload
         lines = [
             f"{(load.values + load.small) / 1e6:.1f} million values in {load.tensors} tensors, "
             f"{load.small} of them in small ones that travel as they are; {self.gradients}",
-            f"{self.ranks} ranks, {bandwidth_text(self.link.bandwidth)} a rank and direction, "
+            f"{self.ranks} ranks, {self._rounds()}"
+            f"{bandwidth_text(self.link.bandwidth)} a rank and direction, "
             f"{1e3 * self.link.latency:.3g} ms a message; work measured with "
             f"{torch.get_num_threads()} threads",
-            *([f"codecs every {load.every} steps, as DiLoCo does"] if load.every > 1 else []),
             f"{'':<12} {'bits a':>7} {'encode':>8} {'decode':>8} {'MB':>8} {'seconds':>9} "
             f"{'x':>7} {'pays below':>12} {'than fp16':>12}",
             f"{'':<12} {'value':>7} {'GB/s':>8} {'GB/s':>8} {'sent':>8} {'a step':>9} "
@@ -181,15 +180,21 @@ class Estimate:
         return "\n".join([*lines, self.verdict])
 
 
+def _every(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"[estimate] expected every to be a positive integer, got {value!r}")
+    return value
+
+
 def _below(bits: float) -> str:
     if bits != bits:
         return ""
     return {0.0: "never", float("inf"): "always"}.get(bits) or bandwidth_text(bits)
 
 
-def _positive(value: Any, name: str) -> int:
+def _ranks(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"[estimate] expected {name} to be a positive integer, got {value!r}")
+        raise ValueError(f"[estimate] expected ranks to be a positive integer, got {value!r}")
     return value
 
 
@@ -214,17 +219,16 @@ def estimate(
     ``bandwidth``: bits per second that a rank can send while it receives as many, or text such as
     "1 Gbit/s". ``latency``: seconds a message. ``codecs``: names or ``Codec``; None is one of every
     kind. ``gradients``: tensors to code; None takes the parameters' ``grad``, or, if there are
-    none, values of a generalized normal law, and the result says so. ``every``: steps from one
-    coded exchange to the next, as of ``DiLoCo``; bytes and seconds are those of a step, on average,
-    beside torch's own exchanges in every step.
+    none, values of a generalized normal law, and the result says so. ``every``: of local updates
+    (DiLoCo), how many steps apart codecs exchange; times and bytes are those of a round over as
+    many steps. float32 and fp16 stay torch's own, in every step.
 
     Coding and decoding are measured, here and now, with the threads torch has, on about 8 Mi
     values of all tensors: some seconds. The rest is the formula of docs/distributed.md, for an
     exchange that has nothing to hide behind. Printed, the result is a table with a verdict.
     """
     link = Link(as_bandwidth(bandwidth, "estimate"), _latency(latency))
-    ranks = _positive(ranks, "ranks")
-    every = _positive(every, "every")
+    ranks, every = _ranks(ranks), _every(every)
     samples, sizes, where = gradients_of(model, gradients)
     load = replace(measured_workload(samples, sizes, codecs), every=every)
     return Estimate(load, ranks, link, where)

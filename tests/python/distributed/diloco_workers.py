@@ -52,6 +52,10 @@ def tensors_of(model):
     return [x.detach().clone() for x in model.state_dict().values()]
 
 
+def hash_of_model(model):
+    return hash_of([x.reshape(-1) for x in tensors_of(model)])
+
+
 def rounds(rank, world, port, results):
     """Every codec and type, after each of three rounds."""
     torch.set_num_threads(1 + rank % 2)  # bits do not depend on it
@@ -61,18 +65,18 @@ def rounds(rank, world, port, results):
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             model = network(rank).to(dtype)
             diloco = DiLoCo(model, adam(model), every=4, codec=codec)
-            hashes = [hash_of(tensors_of(model))]
+            hashes = [hash_of_model(model)]
             losses = []
             for number in range(3):
                 losses += train(model, diloco.step, rank, 4 * number, 4, dtype)
-                hashes.append(hash_of(tensors_of(model)))
+                hashes.append(hash_of_model(model))
             assert (diloco.steps, diloco.rounds) == (12, 3)
             found[codec, str(dtype)] = (hashes, losses, diloco.sent_bytes)
     model = network(rank)
     diloco = DiLoCo(model, adam(model), every=4, fragments=2, overlap=True, codec="rate2")
     losses = train(model, diloco.step, rank, 0, 14)
     diloco.synchronize()
-    found["fragments"] = ([hash_of(tensors_of(model))], losses, diloco.sent_bytes)
+    found["fragments"] = ([hash_of_model(model)], losses, diloco.sent_bytes)
     found["text"] = repr(diloco)
     torch.save(found, f"{results}/{rank}.pt")
     leave_group()
@@ -179,7 +183,7 @@ def other_inner(rank, world, port, results):
         except (ValueError, TypeError) as error:
             raised.append(str(error))
     found = {"taken": len(taken), "rounds": diloco.rounds, "raised": raised}
-    found |= {"all": hash_of(tensors_of(model)), "some": hash_of(tensors_of(other))}
+    found |= {"all": hash_of_model(model), "some": hash_of_model(other)}
     torch.save(found, f"{results}/{rank}.pt")
     leave_group()
 
@@ -248,7 +252,7 @@ def late(rank, world, port, results):
             if is_late and rank == number % world:
                 time.sleep(2)
             train(model, diloco.step, rank, 2 * number, 2)
-            hashes[-1].append(hash_of(tensors_of(model)))
+            hashes[-1].append(hash_of_model(model))
     torch.save(hashes, f"{results}/{rank}.pt")
     leave_group()
 

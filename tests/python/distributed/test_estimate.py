@@ -32,17 +32,19 @@ def test_rows_are_the_formula():
     assert found.row("quick").sent == 5_000_000 + 4000
 
 
-def test_exchanges_every_some_steps_are_spread_over_them():
-    each = known({"quick": QUICK}, small=1000)
-    seldom = Estimate(replace(each.workload, every=50), each.ranks, each.link, each.gradients)
-    ours, plain = seldom.row("quick"), seldom.row("float32")
-    assert plain == each.row("float32")
-    assert ours.sent == each.row("quick").sent / 50
-    assert ours.seconds == each.row("quick").seconds / 50
-    assert ours.pays_below > each.row("quick").pays_below
-    assert "codecs every 50 steps" in str(seldom)
-    with pytest.raises(ValueError, match=r"\[estimate\] expected every to be a positive integer"):
-        sg.distributed.estimate([torch.ones(10)], "1 Gbit/s", every=0)
+def test_a_round_is_shared_by_its_steps():
+    one = known({"quick": QUICK, "slow": SLOW}, small=1000)
+    found = Estimate(replace(one.workload, every=50), 2, one.link, one.gradients)
+    for name in ("quick", "slow"):
+        assert found.row(name).sent == one.row(name).sent / 50
+        assert found.row(name).seconds == one.row(name).seconds / 50
+        assert found.row(name).pays_below >= one.row(name).pays_below
+    assert found.row("float32").sent == one.row("float32").sent
+    assert found.row("fp16").seconds == one.row("fp16").seconds
+    assert "codecs exchange every 50 steps" in str(found)
+    assert found.at(ranks=4).workload.every == 50
+    with pytest.raises(ValueError, match="expected every to be a positive integer, got 0"):
+        sg.distributed.estimate([torch.ones(10)], 1e9, every=0)
 
 
 def test_it_says_yes_and_by_how_much():
