@@ -121,6 +121,7 @@ class Exchange {
 
   int rank() const;
   int size() const;
+  int global_rank(int rank) const;  // of a rank of the group, in the whole job
 
  private:
   explicit Exchange(std::shared_ptr<exchange::Engine> engine);

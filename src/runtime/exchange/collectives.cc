@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "runtime/exchange/codec_words.h"
 #include "runtime/exchange/device_exchange.h"
 #include "runtime/exchange/engine.h"
 #include "torch/checks.h"
@@ -220,25 +221,6 @@ std::vector<Frame> all_frames(const FlatTensors& tensors, const Codec& codec) {
   return exchange::frames_between(tensors, {}, {tensors.values.size(), 0}, codec);
 }
 
-// ---- settings
-// ------------------------------------------------------------------------------------
-
-std::string in_words(PayloadKind kind) { return std::string(payload_kind_name(kind)); }
-std::string in_words(EntropyCoder coder) { return std::string(entropy_coder_name(coder)); }
-std::string in_words(TableModel model) { return std::string(table_model_name(model)); }
-std::string in_words(Survivors survivors) { return std::string(survivors_name(survivors)); }
-std::string in_words(const FloatFormat& format) { return format.name(); }
-std::string in_words(const std::optional<Rounding>& rounding) {
-  return rounding ? std::string(rounding_name(*rounding)) : "none";
-}
-template <typename Number>
-requires std::is_arithmetic_v<Number> std::string in_words(Number number) {
-  std::ostringstream text;
-  text.precision(17);
-  text << std::boolalpha << number;
-  return text.str();
-}
-
 }  // namespace
 
 // ---- Exchange
@@ -273,6 +255,7 @@ Exchange::Exchange(std::shared_ptr<Engine> engine)
 
 int Exchange::rank() const { return engine_->rank(); }
 int Exchange::size() const { return engine_->size(); }
+int Exchange::global_rank(int rank) const { return engine_->global_rank(rank); }
 
 JobPtr Exchange::new_job(const char* op, const Codec& codec, at::ScalarType type,
                          const ExchangeOptions& options) {
@@ -291,11 +274,9 @@ JobPtr Exchange::new_job(const char* op, const Codec& codec, at::ScalarType type
   job->draws = exchange::exchange_seed(codec.seed, op, engine_->group_name(), counted, count);
   std::ostringstream words;
   words << "op=" << op << " type=" << c10::toString(type) << " " << counted << "=" << count
-        << " divide_by=" << in_words(options.divide_by);
-  Codec in_force = codec;
-  in_force.rounding = codec.rounding_in_force();
-  Codec::visit(in_force, [&](const char* name, const auto& value) {
-    words << " " << name << "=" << in_words(value);
+        << " divide_by=" << exchange::in_words(options.divide_by);
+  exchange::visit_words(codec, [&](const char* name, const std::string& value) {
+    words << " " << name << "=" << value;
   });
   job->settings = words.str();
   return job;

@@ -70,6 +70,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const std::vector<int>& global_ranks() const { return global_ranks_; }
   // Empty when it was destroyed.
   Group group() const { return group_.lock(); }
+  int global_rank(int rank) const { return global_ranks_[rank]; }
   std::uint64_t num_jobs() const;
   // Counts an exchange that goes by collectives of the group instead (device_exchange.h).
   std::uint64_t count_job();

@@ -12,6 +12,7 @@
 #include <slimgrad/tensor_coder.h>
 
 #include "base/check.h"
+#include "runtime/exchange/codec_values.h"
 #include "runtime/exchange/engine.h"
 #include "runtime/exchange/frame_coding.h"
 #include "runtime/exchange/python_errors.h"
@@ -22,8 +23,9 @@ namespace slimgrad {
 namespace {
 
 using TensorVector = Exchange::Tensors;
+using exchange::codec_of;
 using exchange::in_python;
-using NamedValues = c10::Dict<std::string, c10::IValue>;
+using exchange::NamedValues;
 
 // ---- codecs
 // --------------------------------------------------------------------------------------
@@ -99,7 +101,9 @@ c10::IValue written(const std::optional<Rounding>& value) {
   return value ? c10::IValue(std::string(rounding_name(*value))) : c10::IValue();
 }
 
-Codec codec_of(const NamedValues& settings) {
+}  // namespace
+
+Codec exchange::codec_of(const NamedValues& settings) {
   Codec codec;
   std::size_t known = 0;
   const auto read_setting = [&](const char* name, auto& value) {
@@ -117,6 +121,8 @@ Codec codec_of(const NamedValues& settings) {
   codec.check();
   return codec;
 }
+
+namespace {
 
 NamedValues settings_of(const Codec& codec) {
   auto settings = c10::impl::toTypedDict<std::string, c10::IValue>(
