@@ -208,13 +208,15 @@ TORCH_LIBRARY(slimgrad, m) {
   // For graphs of torch.compile, where a seed is a tensor: begin_saved_ draws one for a run of a
   // graph from the state of a SavedTensors, draw_saved from that of the thread (like: any tensor,
   // which selects the kernel). saved: what the graph saves (runtime/saved/graphs.h). What
-  // pack_saved_in_graph cannot pack, because it holds NaN or Inf, is held beside the words, and
-  // unpack_saved returns it.
+  // pack_saved_in_graph does not pack, because it holds NaN or Inf or is a leaf, is held beside the
+  // words, and unpack_saved returns it. pack_bools: a bit for each value of a mask.
   m.def("begin_saved_(Tensor(a!) draws, int stream, str saved='') -> Tensor");
   m.def("draw_saved(Tensor like, str saved) -> Tensor", {at::Tag::nondeterministic_seeded});
   m.def(
       "pack_saved_in_graph(Tensor x, Tensor seed, int number, int bits, int group, str rounding) "
       "-> Tensor");
+  m.def("pack_bools(Tensor x) -> Tensor");
+  m.def("unpack_bools(Tensor packed, SymInt[] size, SymInt[] stride) -> Tensor");
   m.def("pack_exact(Tensor x, bool only_masks=False) -> Tensor");
   m.def("unpack_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");
 
