@@ -58,6 +58,7 @@ def ways() -> dict[str, Way]:
         for name in ("lossless", "fp4", "rate2", "rate1"):
             shown = "float32" if name == "lossless" else name
             found[f"DiLoCo {shown}, every {every}"] = Way(name, every)
+        found[f"SparseLoCo topk, every {every}"] = Way("topk", every, SPARSE)
     return found
 
 
