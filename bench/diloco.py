@@ -160,11 +160,15 @@ def write(path: Path, record: dict) -> None:
 
 def table(record: dict) -> str:
     """Markdown: means over seeds, and differences seed by seed."""
+    if not record["rows"]:
+        return "Not measured yet."
     losses: dict[str, dict[int, float]] = {}
     sent: dict[str, list[float]] = {}
     for row in record["rows"]:
         losses.setdefault(row["name"], {})[row["seed"]] = row["loss"]
         sent.setdefault(row["name"], []).append(row["sent"])
+    if "DDP float32" not in losses:
+        return "Not measured yet: DDP float32, with which all others are compared."
     plain = statistics.mean(sent["DDP float32"])
     values, count = record["rows"][0]["values"], len(record["seeds"])
     lines = [
@@ -187,7 +191,7 @@ def table(record: dict) -> str:
             f"| {name} | {cells[0]:.4f} | {cells[1] if name != 'DDP float32' else ''} | {same} "
             f"| {bytes_sent:,.0f} | {plain / bytes_sent:.0f} |"
         )
-    return "\n".join([*lines, "", f"(`{record['command']}`)"])
+    return "\n".join([*lines, "", f"(`{record['command']}`; FILE: tinyshakespeare)"])
 
 
 def _less(ours: dict[int, float], theirs: dict[int, float]) -> str:
