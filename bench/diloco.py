@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import slimgrad as sg
 from bench import marked
+from bench.distributed_convergence import write
 from bench.fewbit_convergence import generated_text
 from bench.jobs import character_gpt
 from bench.timing import commit
@@ -148,14 +149,6 @@ def _rank(rank: int, port: int, wanted: list, data: Path | None, out: Path, reco
         write(out, record)
     dist.barrier()
     dist.destroy_process_group()
-
-
-def write(path: Path, record: dict) -> None:
-    lines = ",\n  ".join(json.dumps(row) for row in record["rows"])
-    head = {key: value for key, value in record.items() if key != "rows"}
-    text = json.dumps(head, indent=1).removesuffix("\n}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{text},\n "rows": [\n  {lines}\n ]\n}}\n')
 
 
 def table(record: dict) -> str:
