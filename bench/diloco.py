@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import slimgrad as sg
 from bench import marked
+from bench.distributed_convergence import write
 from bench.fewbit_convergence import generated_text
 from bench.jobs import character_gpt
 from bench.timing import commit
@@ -58,6 +59,7 @@ def ways() -> dict[str, Way]:
         for name in ("lossless", "fp4", "rate2", "rate1"):
             shown = "float32" if name == "lossless" else name
             found[f"DiLoCo {shown}, every {every}"] = Way(name, every)
+        found[f"SparseLoCo topk, every {every}"] = Way("topk", every, SPARSE)
     return found
 
 
@@ -149,21 +151,17 @@ def _rank(rank: int, port: int, wanted: list, data: Path | None, out: Path, reco
     dist.destroy_process_group()
 
 
-def write(path: Path, record: dict) -> None:
-    lines = ",\n  ".join(json.dumps(row) for row in record["rows"])
-    head = {key: value for key, value in record.items() if key != "rows"}
-    text = json.dumps(head, indent=1).removesuffix("\n}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{text},\n "rows": [\n  {lines}\n ]\n}}\n')
-
-
 def table(record: dict) -> str:
     """Markdown: means over seeds, and differences seed by seed."""
+    if not record["rows"]:
+        return "Not measured yet."
     losses: dict[str, dict[int, float]] = {}
     sent: dict[str, list[float]] = {}
     for row in record["rows"]:
         losses.setdefault(row["name"], {})[row["seed"]] = row["loss"]
         sent.setdefault(row["name"], []).append(row["sent"])
+    if "DDP float32" not in losses:
+        return "Not measured yet: DDP float32, with which all others are compared."
     plain = statistics.mean(sent["DDP float32"])
     values, count = record["rows"][0]["values"], len(record["seeds"])
     lines = [
@@ -186,7 +184,7 @@ def table(record: dict) -> str:
             f"| {name} | {cells[0]:.4f} | {cells[1] if name != 'DDP float32' else ''} | {same} "
             f"| {bytes_sent:,.0f} | {plain / bytes_sent:.0f} |"
         )
-    return "\n".join([*lines, "", f"(`{record['command']}`)"])
+    return "\n".join([*lines, "", f"(`{record['command']}`; FILE: tinyshakespeare)"])
 
 
 def _less(ours: dict[int, float], theirs: dict[int, float]) -> str:

@@ -28,7 +28,8 @@ def test_the_tables_of_exchanges():
 
 
 def test_the_table_of_diloco():
-    made = diloco.table(record("diloco"))
+    is_measured = (RECORDS / "diloco.json").exists()
+    made = diloco.table(record("diloco") if is_measured else {"rows": []})
     assert marked.read(ROOT / "docs" / "distributed.md", diloco.WRITER) == made
 
 

@@ -18,15 +18,21 @@ from slimgrad.distributed import Codec, DiLoCo, ExchangeError, Outer, all_reduce
 CODECS = ("lossless", "fp4", "rate2", "rate1", "uniform4")
 
 
-def network(seed):
-    """With BatchNorm, a frozen layer and a tied weight."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(
-        nn.Linear(20, 100), nn.BatchNorm1d(100), nn.ReLU(), nn.Linear(100, 100), nn.Linear(100, 5)
-    )
-    model.again = model[3]
-    model[0].bias.requires_grad_(False)
-    return model
+class Network(nn.Module):
+    """With BatchNorm, a frozen bias and a layer that has two names."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.norm = nn.Linear(20, 100), nn.BatchNorm1d(100)
+        self.second, self.last = nn.Linear(100, 100), nn.Linear(100, 5)
+        self.again = self.second
+        self.first.bias.requires_grad_(False)
+        nn.init.zeros_(self.first.bias)
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).relu()
+        return self.last(self.again(self.second(x).relu()))
 
 
 def train(model, step_of, rank, first, count, dtype=torch.float32):
@@ -48,6 +54,10 @@ def adam(model):
     return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-3)
 
 
+def sgd(model):
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.05, momentum=0.9)
+
+
 def tensors_of(model):
     return [x.detach().clone() for x in model.state_dict().values()]
 
@@ -63,7 +73,7 @@ def rounds(rank, world, port, results):
     found = {}
     for codec in CODECS:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            model = network(rank).to(dtype)
+            model = Network(rank).to(dtype)
             diloco = DiLoCo(model, adam(model), every=4, codec=codec)
             hashes = [hash_of_model(model)]
             losses = []
@@ -72,7 +82,7 @@ def rounds(rank, world, port, results):
                 hashes.append(hash_of_model(model))
             assert (diloco.steps, diloco.rounds) == (12, 3)
             found[codec, str(dtype)] = (hashes, losses, diloco.sent_bytes)
-    model = network(rank)
+    model = Network(rank)
     diloco = DiLoCo(model, adam(model), every=4, fragments=2, overlap=True, codec="rate2")
     losses = train(model, diloco.step, rank, 0, 14)
     diloco.synchronize()
@@ -88,17 +98,17 @@ def like_torch(rank, world, port, results):
     join_group(rank, world, port)
     found = []
     for outer in (Outer(), Outer(lr=1.0, momentum=0.0), Outer(0.5, 0.8, nesterov=False)):
-        model, plain = network(0), network(0)
+        model, plain = Network(0), Network(0)
         trained = [p for p in model.parameters() if p.requires_grad]
-        diloco = DiLoCo(model, adam(model), outer, every=3, codec="lossless")
+        diloco = DiLoCo(model, sgd(model), outer, every=3, codec="lossless")
         train(model, diloco.step, rank, 0, 12)
         parameters = [p for p in plain.parameters() if p.requires_grad]
         shared = [p.detach().clone() for p in parameters]
         optimizer = torch.optim.SGD(
             shared, outer.lr, outer.momentum, nesterov=outer.nesterov and outer.momentum > 0
         )
-        inner = adam(plain)
-        running = [plain[1].running_mean, plain[1].running_var]
+        inner = sgd(plain)
+        running = [plain.norm.running_mean, plain.norm.running_var]
         for number in range(4):
             train(plain, inner.step, rank, 3 * number, 3)
             for ours, p in zip(shared, parameters, strict=True):
@@ -113,7 +123,7 @@ def like_torch(rank, world, port, results):
                 for ours, p in zip(shared, parameters, strict=True):
                     p.copy_(ours)
         differences = [float((a - b).abs().max()) for a, b in zip(trained, shared, strict=True)]
-        differences += [float((model[1].running_mean - running[0]).abs().max())]
+        differences += [float((model.norm.running_mean - running[0]).abs().max())]
         found.append(max(differences))
     torch.save(found, f"{results}/{rank}.pt")
     leave_group()
@@ -123,7 +133,7 @@ def resumed(rank, world, port, results, name, resume, until, own):
     """Trains until a step, from a state if there is one, and saves both kinds."""
     torch.set_num_threads(1)
     join_group(rank, world, port)
-    model = network(rank)
+    model = Network(rank)
     inner = adam(model)
     diloco = DiLoCo(
         model, inner, every=4, fragments=2, overlap=1, codec="rate2", error_feedback=0.9
@@ -158,7 +168,7 @@ def other_inner(rank, world, port, results):
     """A function as the inner step, a closure, and a group of some ranks."""
     torch.set_num_threads(1)
     join_group(rank, world, port)
-    model = network(0)
+    model = Network(0)
     optimizer, scaler = adam(model), torch.amp.GradScaler("cpu", init_scale=4.0)
     taken = []
 
@@ -173,7 +183,7 @@ def other_inner(rank, world, port, results):
         scaler.scale(model(torch.randn(8, 20)).square().mean()).backward()
         diloco.step()
     halves = [dist.new_group([0]), dist.new_group([1, 2])]
-    other = network(rank)
+    other = Network(rank)
     with_closure = DiLoCo(other, adam(other), every=1, codec="fp4", group=halves[rank > 0])
     with_closure.step(lambda: other(torch.randn(8, 20)).square().mean().backward())
     raised = []
@@ -193,7 +203,7 @@ def other_inner(rank, world, port, results):
 
 def _until_it_breaks(rank, results, codec, break_it, overlap=0, **settings):
     """break_it(step) is called before each step. What was raised, and the state then."""
-    model = network(rank)
+    model = Network(rank)
     diloco = DiLoCo(model, adam(model), every=2, codec=codec, overlap=overlap, **settings)
     whole = []
 
@@ -216,7 +226,7 @@ def killed(rank, world, port, results, codec, overlap):
 
     def break_it(step):
         if rank == 1 and step == 7:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(0)  # as if by a signal, of which nobody hears
 
     _until_it_breaks(rank, results, codec, break_it, overlap, error_feedback=True)
 
@@ -226,17 +236,14 @@ def stopped(rank, world, port, results, codec):
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port)
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=20)
+        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=30)
     )
 
     def break_it(step):
         if rank == 1 and step == 9:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    try:
-        _until_it_breaks(rank, results, codec, break_it)
-    finally:
-        os._exit(0)
+    _until_it_breaks(rank, results, codec, break_it)
 
 
 def late(rank, world, port, results):
@@ -245,7 +252,7 @@ def late(rank, world, port, results):
     join_group(rank, world, port)
     hashes = []
     for is_late in (False, True):
-        model = network(rank)
+        model = Network(rank)
         diloco = DiLoCo(model, adam(model), every=2, codec=Codec.parse("rate2", seed=3))
         hashes.append([])
         for number in range(4):
@@ -275,7 +282,7 @@ def different(rank, world, port, results):
     ]
     raised = []
     for case in cases:
-        model = network(0)
+        model = Network(0)
         try:
             DiLoCo(model, adam(model), **({"every": 4} | (case if rank == 1 else {})))
             raised.append(None)
@@ -297,7 +304,7 @@ def unequal_steps(rank, world, port, results):
     """Rank 1 calls what the others do not."""
     torch.set_num_threads(1)
     join_group(rank, world, port)
-    model = network(0)
+    model = Network(0)
     diloco = DiLoCo(model, adam(model), every=2, codec="rate2")
     train(model, diloco.step, rank, 0, 2)
     text = None
