@@ -23,7 +23,7 @@ constexpr double kCutBits = 0.443;
 // A table costs about this many bits, and for each symbol.
 constexpr double kTableBits = 24, kTableSymbolBits = 9;
 // It also takes 16 KiB of a decoder's cache, and has to save this share of all bits.
-constexpr double kTableShare = 0.002;
+constexpr double kTableShare = 0.0005;
 // Hazards a nat: at least kLeastScale, which makes the mean gap 2, and for rare changes what gives
 // the most likely class kFineHazard, so that hazards are integers without much rounding.
 // Classes with less than kSmallShare of the changes take what is left.
