@@ -21,6 +21,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 
@@ -84,6 +85,7 @@ struct Allocator final : at::Allocator {
 Allocator allocator;
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
+  using Clock = std::chrono::steady_clock;
   c10::Device device() const { return {testdevice::type, 0}; }
   c10::DeviceType type() const override { return testdevice::type; }
   c10::Device exchangeDevice(c10::Device) const override { return device(); }
@@ -97,8 +99,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream) const override { return getStream(device()); }
   void* getStreamNativeHandle(const c10::Stream) const override { return kStream; }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-  void record(void**, const c10::Stream&, const c10::DeviceIndex,
-              const c10::EventFlag) const override {}
+  // Everything is done at once: an event is a time of the host.
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
+    if (*event == nullptr) *event = new Clock::time_point;
+    *static_cast<Clock::time_point*>(*event) = Clock::now();
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<Clock::time_point*>(event);
+  }
+  double elapsedTime(void* begin, void* end, const c10::DeviceIndex) const override {
+    return std::chrono::duration<double, std::milli>(*static_cast<Clock::time_point*>(end) -
+                                                     *static_cast<Clock::time_point*>(begin))
+        .count();
+  }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   bool queryStream(const c10::Stream&) const override { return true; }
