@@ -151,7 +151,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-// For a torch without CUDA, whose autograd would find no accelerator.
+// For a machine without CUDA, where autograd would find no accelerator.
 struct CUDAHooks final : at::CUDAHooksInterface {
   void init() const override {}
   bool hasCUDA() const override { return true; }
@@ -304,7 +304,7 @@ void start_device(c10::DeviceType as) {
         [](at::CUDAHooksArgs) -> std::unique_ptr<at::CUDAHooksInterface> {
           return std::make_unique<CUDAHooks>();
         },
-        "a stand-in");
+        "a stand-in", c10::REGISTRY_PREFERRED);  // to those of a torch that has CUDA
   else
     at::RegisterPrivateUse1HooksInterface(new Hooks);
   auto* const m = new torch::Library(torch::Library::IMPL, "aten", dispatch_key(), __FILE__, 1);
