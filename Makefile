@@ -120,7 +120,7 @@ bench: build ## Measure speed against what users would pick instead
 # Half an hour at most. As root it limits links between network namespaces; otherwise loopback.
 bench-distributed: build ## Seconds and bytes of gradients between processes, against what torch has
 	$(PYTHON) -m bench.distributed --fresh --out results/distributed.json
-	$(PYTHON) -m bench.distributed_page --out docs/benchmarks_distributed.md
+	$(PYTHON) -m bench.distributed_page --page docs/distributed.md
 
 # Data that the project does not carry: CIFAR-10's binary version in DATA, and any text as text.txt. It takes hours, and goes
 # on where it was stopped.

@@ -1,7 +1,7 @@
 """From where on does a codec stop to pay? The formula of slimgrad.distributed.estimate, on paper.
 
     python -m bench.distributed_cost --out results/distributed_cost.json    # measures the codecs
-    python -m bench.distributed_cost --page docs/distributed_cost.md        # writes the page
+    python -m bench.distributed_cost --page docs/distributed.md  # writes its tables
 
 What coding a value takes is measured on the gradients of the benchmark, with one thread; the rest
 is arithmetic. The page also has the formula's prediction beside every step that
@@ -17,6 +17,8 @@ from pathlib import Path
 
 import torch
 
+from bench import marked
+from bench.distributed_page import by_case
 from bench.timing import commit, cpu_name
 from slimgrad.distributed.cost import Link, Speed
 from slimgrad.distributed.estimation import PLAIN, Estimate, Workload, measured_workload
@@ -29,6 +31,7 @@ BANDWIDTHS = (1e9, 10e9, 100e9)
 LATENCY = 20e-6  # of a message in a data centre
 SLOW_LINKS = {"100 Mbit/s": Link(1e8, 1e-4), "1 Gbit/s": Link(1e9, 1e-4)}  # of the benchmark
 
+WRITER = "python -m bench.distributed_cost"
 TEXT = Path(__file__).parent / "distributed_cost.md"
 
 
@@ -90,21 +93,25 @@ def even_table(loads: dict[str, Workload]) -> list[str]:
 
 
 def check_table(record: dict, measured: dict) -> list[str]:
-    """Predicted and measured."""
+    """Predicted and measured: the best of all runs, and what the ratios are."""
     lines = ["| | ranks | link | measured | predicted | ratio |", "|---|---|---|---|---|---|"]
     names = {"float32": "float32", "fp16 hook": "fp16"}
-    for row in measured["rows"]:
-        load = workload(record, min(1, measured["cores"] / row["ranks"]))
-        name = names.get(row["name"], row["name"])
-        link = SLOW_LINKS.get(row["link"])
+    ratios: dict[int, list[float]] = {}
+    for (ranks, at, what), runs in by_case(measured["rows"]).items():
+        load = workload(record, min(1, measured["cores"] / ranks))
+        name = names.get(what, what)
+        link = SLOW_LINKS.get(at)
         if not link or (name not in load.speeds and name not in PLAIN):
             continue
-        predicted = load.seconds(name, row["ranks"], link)
+        predicted = load.seconds(name, ranks, link)
+        seconds = min(row["seconds"] for row in runs)
+        ratios.setdefault(ranks, []).append(predicted / seconds)
         lines.append(
-            f"| {name} | {row['ranks']} | {row['link']} | {row['seconds']:.3f} | {predicted:.3f} "
-            f"| {predicted / row['seconds']:.2f} |"
+            f"| {name} | {ranks} | {at} | {seconds:.3f} | {predicted:.3f} "
+            f"| {predicted / seconds:.2f} |"
         )
-    return lines
+    found = [f"{min(r):.2f} to {max(r):.2f} with {n} ranks" for n, r in sorted(ratios.items())]
+    return [f"Predicted over measured: {', '.join(found)}.", "", *lines]
 
 
 def page(record: dict, measured: dict) -> str:
@@ -133,7 +140,7 @@ def page(record: dict, measured: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.distributed_cost")
     parser.add_argument("--out", type=Path, help="measure, and write the record")
-    parser.add_argument("--page", type=Path, help="write the page from the records")
+    parser.add_argument("--page", type=Path, help="write the tables of this page from the records")
     arguments = parser.parse_args()
     if arguments.out:
         torch.set_num_threads(1)
@@ -148,7 +155,7 @@ def main() -> None:
         speed = RESULTS / "distributed.json"
         measured_steps = json.loads(speed.read_text()) if speed.exists() else {}
         record = json.loads((RESULTS / "distributed_cost.json").read_text())
-        arguments.page.write_text(page(record, measured_steps))
+        marked.write(arguments.page, WRITER, page(record, measured_steps))
 
 
 if __name__ == "__main__":

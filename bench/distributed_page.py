@@ -1,6 +1,6 @@
-"""docs/benchmarks_distributed.md from the records, so that no number in it is typed by hand.
+"""The tables of docs/distributed.md from the records, so that no number in them is typed by hand.
 
-python -m bench.distributed_page --out docs/benchmarks_distributed.md
+python -m bench.distributed_page [--page docs/distributed.md]
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import statistics
 import textwrap
 from pathlib import Path
 
+from bench import marked
 from bench.distributed import ROUNDS
 from bench.distributed_convergence import NAMES, verdicts
 
+WRITER = "python -m bench.distributed_page"
 RESULTS = Path(__file__).parent.parent / "results"
 
 # Times faster than float32, at least. Of a codec with several tables each is held to the bar.
@@ -74,7 +76,7 @@ def speed_tables(rows: list[dict]) -> list[str]:
     cases = by_case(rows)
     for ranks in sorted({row["ranks"] for row in rows}):
         names = list(dict.fromkeys(row["name"] for row in rows if row["ranks"] == ranks))
-        lines += ["", f"## {ranks} ranks", ""]
+        lines += ["", f"### {ranks} ranks", ""]
         lines += ["| | " + " | ".join(links) + " |"]
         lines += ["|---" * (1 + len(links)) + "|"]
         for name in names:
@@ -128,11 +130,9 @@ def page(speed: dict, convergence: dict | None) -> str:
     bars = bar_lines(rows)
     missed = sum("**missed**" in line for line in bars)
     lines = [
-        "# Gradients between processes: seconds and bytes",
-        "",
-        "`make bench-distributed` measures, `python -m bench.distributed_page` wrote this page of "
-        f"`results/distributed.json`. {speed['cores']} cores ({speed['cpu']}) carry all ranks, one "
-        f"thread each, torch {speed['torch']}, Gloo. Every rank has a network namespace behind a "
+        "`make bench-distributed` measures, `python -m bench.distributed_page` wrote this section "
+        f"from `results/distributed.json`. {speed['cores']} cores ({speed['cpu']}) carry all ranks, "
+        f"one thread each, torch {speed['torch']}, Gloo. Every rank has a network namespace behind a "
         "link that `tc` limits in both directions; bytes are counted at its interface. A step is "
         f"`backward()` of DDP on {speed['values'] / 1e6:.1f} million values whose gradients are "
         "there at once, drawn from the distributions that they had in a real training "
@@ -148,7 +148,7 @@ def page(speed: dict, convergence: dict | None) -> str:
         commits(rows),
         *speed_tables(rows),
         "",
-        "## Bars",
+        "### Bars",
         "",
         f"{len(bars) - missed} of {len(bars)} are met"
         + (f", **{missed} are missed**." if missed else "."),
@@ -172,7 +172,7 @@ def page(speed: dict, convergence: dict | None) -> str:
         seen = [f"{r['model']} {r['name']}" for r in rows if r["seen"]]
         lines += [
             "",
-            "## Do they learn as well?",
+            "### Do they learn as well?",
             "",
             f"`{convergence['command']}`: two ranks, {convergence['seeds']} seeds, the demo's "
             "network and a small GPT; the mean loss of the last tenth of the steps. Noise is the "
@@ -201,13 +201,13 @@ def main() -> None:
     parser.add_argument("--speed", type=Path, default=RESULTS / "distributed.json")
     curves = RESULTS / "distributed_convergence.json"
     parser.add_argument("--convergence", type=Path, default=curves)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--page", type=Path, help="write them into this page; else print them")
     arguments = parser.parse_args()
     curves = arguments.convergence
     convergence = json.loads(curves.read_text()) if curves.exists() else None
     text = page(json.loads(arguments.speed.read_text()), convergence)
-    if arguments.out:
-        arguments.out.write_text(text)
+    if arguments.page:
+        marked.write(arguments.page, WRITER, text)
     else:
         print(text)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 import slimgrad as sg
+from bench import marked
 from bench.local_grid import LocalGrid
 from bench.timing import write_json
 from slimgrad.integrations import flower
@@ -32,7 +33,7 @@ from slimgrad.integrations import flower
 ROOT = Path(__file__).resolve().parents[1]
 LAWS = ["normal", "laplace", "gennorm", "counted"]
 TARGETS = [0.6, 0.7, 0.8, 0.85]
-BEGIN, END = "<!-- bench.federated writes from here -->", "<!-- to here -->"
+WRITER = "bench.federated"
 
 
 def _example():
@@ -124,13 +125,6 @@ def markdown(rows: list[dict], command: str) -> str:
     return "\n".join([*lines, "", f"(`{command}`)"])
 
 
-def write_docs(table: str, path: Path) -> None:
-    text = path.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.federated")
     parser.add_argument("--clients", type=int, default=6)
@@ -152,7 +146,7 @@ def main() -> None:
     table = markdown(record["rows"], record["command"])
     print(table)
     if options.docs:
-        write_docs(table, options.docs)
+        marked.write(options.docs, WRITER, table)
 
 
 def measure(options) -> list[dict]:

@@ -1,6 +1,6 @@
-"""docs/saved_measured.md from results/saved.json, compile.json and saved_convergence.json.
+"""The tables of docs/saved.md from results/saved.json, compile.json and saved_convergence.json.
 
-    python -m bench.saved_page [--results DIR] [--out docs/saved_measured.md]
+    python -m bench.saved_page [--results DIR] [--page docs/saved.md]
 
 No number and no verdict of that page is written by hand.
 """
@@ -12,10 +12,12 @@ import json
 import statistics
 from pathlib import Path
 
+from bench import marked
 from bench.saved_convergence import PLAIN, TASKS, settings
 from bench.saved_models import COMPILED
 from bench.suite_saved import BATCH_WAYS
 
+WRITER = "python -m bench.saved_page"
 MOST = {"pack": 1.5, "unpack": 1.0}  # copies of the tensor
 TIME = 1.08  # of torch's step
 FEWER = {"saved=4, activations=3": 7.0, "saved=8": 3.8}  # times fewer bytes than torch
@@ -55,9 +57,9 @@ def _number(value: float | None, form: str) -> str:
 def tensor_section(rows: list[dict]) -> list[str]:
     rows = [row for row in rows if row["part"] == "tensor"]
     if not rows:
-        return ["## One tensor", "", "Not measured.", ""]
+        return ["### One tensor", "", "Not measured.", ""]
     lines = [
-        "## One tensor, in copies",
+        "### One tensor, in copies",
         "",
         "The unit is torch's `copy_` of the same tensor into memory",
     ]
@@ -162,7 +164,7 @@ def network_section(rows: list[dict], name: str) -> list[str]:
     head = ["way", "kept, MiB", "times fewer", "held, MiB", "idle, MiB", "peak, MiB", "step"]
     within = next((row["within"] for row in batch.values()), None)
     head.append("batch" if within is None else f"batch in {within:.0f} MiB")
-    section = [f"## {title}", "", *_table(head, lines)]
+    section = [f"### {title}", "", *_table(head, lines)]
     if time:
         section += [f"A step of torch's took {time['torch']['milliseconds']:.0f} ms.", ""]
     missing = [
@@ -193,7 +195,7 @@ def convergence_section(record: dict) -> list[str]:
     rows = record["rows"]
     seeds = len(rows[0]["runs"])
     lines = [
-        "## Convergence",
+        "### Convergence",
         "",
         f"`{record['command']}`: mean and standard deviation over {seeds} seeds;",
     ]
@@ -262,7 +264,7 @@ def compiled_section(record: dict) -> list[str]:
     rows = record["rows"]
     commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
     lines = [
-        "## Compiled graphs",
+        "### Compiled graphs",
         "",
         f"`{record['command']}` (commits {commits}). The unit of times and bytes is torch.compile "
         "as it is. *Needs*: the peak less what is idle. Losses: of the last tenth of 200 steps.",
@@ -284,7 +286,7 @@ def compiled_section(record: dict) -> list[str]:
                 ]
             )
         head = ["way", "kept, MiB", "times fewer", "needs, MiB", "step"]
-        lines += [f"### {title}", "", *(_table(head, cells) if cells else [])]
+        lines += [f"#### {title}", "", *(_table(head, cells) if cells else [])]
         if losses:
             cells = [[way, f"{row['loss']:.4f}"] for way, row in losses.items()]
             lines += _table(["way", "loss"], cells)
@@ -296,11 +298,7 @@ def compiled_section(record: dict) -> list[str]:
 
 
 def page(kept: dict | None, convergence: dict | None, compiled: dict | None = None) -> str:
-    lines = ["# Everything that backward keeps: measurements", ""]
-    lines += [
-        "Written by `python -m bench.saved_page` from the records; docs/saved.md says what it is.",
-        "",
-    ]
+    lines = ["`python -m bench.saved_page` writes this section from the records.", ""]
     if kept:
         commits = ", ".join(dict.fromkeys(row["commit"] for row in kept["rows"]))
         lines += [
@@ -325,11 +323,11 @@ def page(kept: dict | None, convergence: dict | None, compiled: dict | None = No
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.saved_page")
     parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--out", type=Path, default=Path("docs/saved_measured.md"))
+    parser.add_argument("--page", type=Path, default=Path("docs/saved.md"))
     arguments = parser.parse_args()
     paths = [arguments.results / name for name in NAMES]
     records = [json.loads(path.read_text()) if path.exists() else None for path in paths]
-    arguments.out.write_text(page(*records))
+    marked.write(arguments.page, WRITER, page(*records))
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from .. import marked
 from . import activations, coding, formats, laws, pruning, scales, together
 from .records import ROOT, Records, names_in, spread_of_plain, table
 
-BEGIN = "<!-- python -m bench.papers writes from here -->"
-END = "<!-- to here -->"
+WRITER = "python -m bench.papers"
 
 
 def _head(records: Records) -> str:
@@ -95,15 +95,12 @@ def main() -> int:
     arguments = parser.parse_args()
     records = Records(ROOT / "results" / "runs", names_in(ROOT / "results" / "runs.txt"))
     page = ROOT / "docs" / "results.md"
-    before = page.read_text()
-    head, rest = before.split(BEGIN)
-    tail = rest.split(END)[1]
-    after = f"{head}{BEGIN}\n{text_of(records)}\n{END}{tail}"
     if arguments.check:
-        if after != before:
+        differs = marked.read(page, WRITER) != text_of(records)
+        if differs:
             print("docs/results.md is not what python -m bench.papers makes of results/runs")
-        return int(after != before)
-    page.write_text(after)
+        return int(differs)
+    marked.write(page, WRITER, text_of(records))
     print(f"docs/results.md: {len(records.runs)} of {len(records.names)} runs")
     return 0
 

@@ -104,8 +104,8 @@ def section(records: Records) -> str:
         "(`python -m bench.fewbit_convergence`, mean over four seeds); in brackets the difference "
         "from torch's own activations, with the same seed:",
         table(["bits kept", "GPT, test loss", "CNN, test accuracy", "classifier, loss"], rows),
-        "What they keep in bytes is in [Few-bit activations](#few-bit-activations-convergence) and "
-        f"docs/benchmarks.md. {_verdict(records)}**What to do**: 3 bits, the default, or "
+        "What they keep in bytes is in [few-bit activations](activations.md#measured). "
+        f"{_verdict(records)}**What to do**: 3 bits, the default, or "
         '`"exact"` where the output is kept anyway; 1 bit only where memory is all that counts.',
     ]
     return "\n\n".join(text)

@@ -1,6 +1,6 @@
 // Deltas: what changed between two tensors, or two sets of tensors, without loss. A trainer sends
 // them to servers that have the weights of the step before; a folder of checkpoints keeps them.
-// docs/format.md has the bytes, docs/guides/weight_sync.md the use.
+// docs/format.md has the bytes, docs/weight_sync.md the use.
 //
 //   std::vector<std::uint8_t> payload = delta(base, changed);     // both DeltaTensor
 //   std::vector<std::uint8_t> values = apply_delta(base.bytes, payload);  // bit for bit

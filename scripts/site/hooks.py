@@ -25,8 +25,7 @@ _sources: dict[
 
 def _without_missing(nav: list) -> list:
     """A page that a release has and a checkout may not, such as SECURITY.md, is no entry then."""
-    may_miss = PAGES | {"docs/tool.md": "tool.md"}
-    missing = {page for path, page in may_miss.items() if not (ROOT / path).exists()}
+    missing = {page for path, page in PAGES.items() if not (ROOT / path).exists()}
     found = []
     for entry in nav:
         name, what = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)

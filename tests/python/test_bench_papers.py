@@ -2,6 +2,7 @@
 
 import json
 
+from bench import marked
 from bench.papers import __main__ as papers
 from bench.papers import laws, records
 from bench.papers.records import ROOT
@@ -9,9 +10,8 @@ from bench.papers.records import ROOT
 
 def test_the_page_is_what_the_records_say():
     found = records.Records(ROOT / "results" / "runs", records.names_in(ROOT / "results/runs.txt"))
-    page = (ROOT / "docs" / "results.md").read_text()
-    written = page.split(papers.BEGIN)[1].split(papers.END)[0]
-    assert written == f"\n{papers.text_of(found)}\n"
+    written = marked.read(ROOT / "docs" / "results.md", papers.WRITER)
+    assert written == papers.text_of(found)
 
 
 def test_every_record_is_of_the_list_and_whole():

@@ -12,8 +12,8 @@ from ..tensors.formats import FloatFormat, as_format, parse_float_choice
 PRODUCTS = ("weight", "input")  # of a layer's backward pass: for the gradient of each
 
 # The defaults of a sparse backward pass: noise in the weight's gradient stays in its
-# layer, noise in the input's runs through all layers before it (docs/results.md has the times to an
-# accuracy that this was chosen by).
+# layer, noise in the input's runs through all layers before it (docs/faster_backward.md has the
+# times to an accuracy that this was chosen by).
 DEFAULT_WEIGHT_SPARSITY = 0.9
 DEFAULT_INPUT_SPARSITY = 0.0
 
@@ -199,7 +199,7 @@ class Quantize:
         and "normal", the same for normal gradients.
     scale: "max", "predicted" or "error" (per layer), or a LossScale (one for all, a baseline).
     rounding: "stochastic" or "nearest"; underflow: "stochastic" or "zero". The stochastic ones keep
-        the gradient unbiased. The others take three fifths of the time (docs/benchmarks.md) and
+        the gradient unbiased. The others take three fifths of the time (docs/gradients.md) and
         shift sums of many small values: gradients of a softmax over a vocabulary, for example.
     """
 

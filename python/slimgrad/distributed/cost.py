@@ -1,4 +1,4 @@
-"""What an exchange of gradients costs, on paper. Nothing here measures; docs/distributed_cost.md
+"""What an exchange of gradients costs, on paper. Nothing here measures; docs/distributed.md
 derives it.
 
 A link carries ``bandwidth`` bits per second in each direction, of every rank, at the same time; a
@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # What a phase pays of the shorter of wire and work on top of the longer; 1: no overlap. From
-# measured steps: docs/distributed_cost.md has them beside the predictions.
+# measured steps: docs/distributed.md has them beside the predictions.
 UNCOVERED = 0.5
 
 

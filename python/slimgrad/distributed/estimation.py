@@ -208,7 +208,7 @@ def estimate(
     none, values of a generalized normal law, and the result says so.
 
     Coding and decoding are measured, here and now, with the threads torch has, on about 8 Mi
-    values of all tensors: some seconds. The rest is the formula of docs/distributed_cost.md, for an
+    values of all tensors: some seconds. The rest is the formula of docs/distributed.md, for an
     exchange that has nothing to hide behind. Printed, the result is a table with a verdict.
     """
     link = Link(as_bandwidth(bandwidth, "estimate"), _latency(latency))

@@ -6,7 +6,7 @@
 // as non-negative least squares of relative errors over the layers of bench/layer_shapes.py, both
 // layouts and both types. The two records are of the same machine, on which sparse products took
 // 1.2 times as long in one hour as in another, and dense ones equally long. How much they lose is
-// in docs/benchmarks.md. To fit them anew, paste what the command prints;
+// in docs/faster_backward.md. To fit them anew, paste what the command prints;
 // tests/arrays/sparse/cost_test.cc wants them sane.
 #include "arrays/sparse/cost.h"
 

@@ -107,7 +107,7 @@ def test_notebooks_can_be_taken_away(site):
 
 
 def test_formulas_are_drawn_without_a_script(site):
-    page = (site / "distributed_cost.html").read_text()
+    page = (site / "distributed.html").read_text()
     assert page.count("<math") > 10
     assert "arithmatex" not in page
 

@@ -1,4 +1,4 @@
-"""The formula of docs/distributed_cost.md against cases that were computed by hand."""
+"""The formula of docs/distributed.md against cases that were computed by hand."""
 
 import math
 

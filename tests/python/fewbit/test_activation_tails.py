@@ -25,7 +25,7 @@ def rows(text):
 
 
 def section(title):
-    return DOCUMENT.split(f"## {title}\n")[1].split("\n## ")[0]
+    return DOCUMENT.split(f"\n### {title}\n")[1].split("\n#")[0]
 
 
 def test_every_table_that_approximates_is_in_the_document():
