@@ -34,6 +34,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from bench import marked
 from slimgrad._library import ops
 
 ROOT = Path(__file__).parent.parent
@@ -42,7 +43,7 @@ COMPILED = ROOT / "build" / "release" / "device"
 VALUES = 1 << 26
 BITS = 8  # where a kernel's name does not say
 GROUP = 256  # of saved tensors: the default
-TABLE = re.compile(r"(<!-- device_cost -->\n).*?(<!-- /device_cost -->)", re.DOTALL)
+WRITER = "python -m bench.device_cost"
 
 # ---- GPUs ----------------------------------------------------------------------------------------
 
@@ -346,19 +347,13 @@ def table(record: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_page(page: Path, record: dict) -> None:
-    text = page.read_text()
-    assert TABLE.search(text), f"{page} has no place for the table"
-    page.write_text(TABLE.sub(lambda match: match[1] + table(record) + match[2], text))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="measure nothing, predict all, write the record")
     parser.add_argument("--page", type=Path, help="write the record's table into a page")
     arguments = parser.parse_args()
     if arguments.page:
-        write_page(arguments.page, json.loads(RECORD.read_text()))
+        marked.write(arguments.page, WRITER, table(json.loads(RECORD.read_text())))
         return
     record = {
         "what": "a prediction: compiled, not run on a GPU",

@@ -1,13 +1,11 @@
-"""The prediction of bench.device_cost: its rules, and that record and page are of these kernels."""
+"""The prediction of bench.device_cost: its rules, and that the record is of these kernels."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from bench import device_cost as cost
 
-ROOT = Path(__file__).resolve().parents[2]
 A100, H100 = cost.GPUS
 
 
@@ -104,8 +102,3 @@ def test_every_kernel_of_values_is_in_the_table(record):
 
 def test_counts_of_torch_are_reproduced(record):
     assert cost.bytes_of_torch() == record["torch"]
-
-
-def test_the_page_has_the_records_table(record):
-    text = (ROOT / "docs/gpu.md").read_text()
-    assert cost.table(record) in text, "python -m bench.device_cost --page docs/gpu.md"

@@ -1,5 +1,5 @@
-"""The launch path of CUDA: a driver of our own (tests/testdevice/driver) in place of NVIDIA's. Where
-torch was built for CUDA, these are tests of that build, too."""
+"""The launch path of CUDA: a driver of our own (tests/testdevice/driver) in place of NVIDIA's.
+Where torch was built for CUDA, that build is tested, too."""
 
 import os
 import subprocess
