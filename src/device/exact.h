@@ -215,13 +215,15 @@ struct MergeExactArguments {
 };
 static_assert(sizeof(MergeExactArguments<std::uint32_t>) == 32);
 
-// Reads inside the bytes alone, whatever they are: where a damaged table points behind their end,
-// values are 0. The CPU's checks would have to wait for the table.
+// The CPU refuses bytes with a damaged head, and the host would wait to do so here: a task whose
+// part of the head does not fit its masks or the size of all bytes becomes NaN instead, and what is
+// read lies inside the bytes whatever they are.
 template <typename Word>
 struct MergeExact {
   static constexpr int kThreads = TaskMasks::kThreads;
   using Arguments = MergeExactArguments<Word>;
   using Shared = TaskMasks;
+  static constexpr Word kNan = static_cast<Word>(Word{0x7fc0} << (8 * sizeof(Word) - 16));
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return exact::num_tasks(a.size);
   }
@@ -245,14 +247,11 @@ struct MergeExact {
       }
     });
     if (!is_one) shared.count(block);
-    // How many survivors there may be from the task's begin on.
-    std::uint64_t begin = 0, room = 0;
-    if (!is_one && first_mask <= a.num_bytes) {
-      begin = head[block.index];
-      if (begin % sizeof(Word) == 0 && begin < a.num_bytes)
-        room = (a.num_bytes - begin) / sizeof(Word);
-    }
-    const auto* const survivors = reinterpret_cast<const Word*>(a.bytes + (room > 0 ? begin : 0));
+    std::uint64_t begin = 0;
+    const bool is_sound =
+        is_one ? a.num_bytes == exact::mask_bytes(a.size) && head[1] == std::uint64_t{survivor}
+               : begins_well(block.index, a, shared, &begin);
+    const auto* const survivors = reinterpret_cast<const Word*>(a.bytes + begin);
     const bool aligned = is_aligned(a.out);
     block.each([&](int thread) {
       for (int m = thread; m < TaskMasks::kCount; m += kThreads) {
@@ -266,11 +265,10 @@ struct MergeExact {
           Pack<Word> pack = {};
           SLIMGRAD_UNROLL
           for (int j = 0; j < kSize; ++j) {
-            if ((shared.masks[m] >> (p + j) & 1u) == 0) continue;
-            if (is_one)
-              pack.values[j] = survivor;
-            else if (next < room)
-              pack.values[j] = survivors[next++];
+            if (!is_sound)
+              pack.values[j] = kNan;
+            else if ((shared.masks[m] >> (p + j) & 1u) != 0)
+              pack.values[j] = is_one ? survivor : survivors[next++];
           }
           const int left = valid - p < 0 ? 0 : valid - p;
           store_some(pack, a.out + at + static_cast<std::uint64_t>(p), left < kSize ? left : kSize,
@@ -278,6 +276,25 @@ struct MergeExact {
         }
       }
     });
+  }
+
+ private:
+  // Whether a task begins where the one before ends, and has room for as many survivors as its
+  // masks say; *begin is then where it begins.
+  static SLIMGRAD_HD bool begins_well(std::uint64_t task, const Arguments& a, const Shared& shared,
+                                      std::uint64_t* begin) {
+    if (a.num_bytes < exact::first_begin(a.size)) return false;
+    const auto* const begins = reinterpret_cast<const std::uint64_t*>(a.bytes);
+    const std::uint64_t first = begins[task], next = begins[task + 1];
+    const std::uint32_t num_survivors =
+        shared.before[TaskMasks::kCount - 1] + count_ones(shared.masks[TaskMasks::kCount - 1]);
+    if (first > a.num_bytes || next > a.num_bytes || first % 16 != 0 ||
+        next - first != exact::survivor_bytes(num_survivors, sizeof(Word)) ||
+        (task == 0 && first != exact::first_begin(a.size)) ||
+        (task + 1 == exact::num_tasks(a.size) && next != a.num_bytes))
+      return false;
+    *begin = first;
+    return true;
   }
 };
 

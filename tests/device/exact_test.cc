@@ -92,11 +92,25 @@ TYPED_TEST(DeviceExact, ReadsDamagedBytesWithoutLeavingThem) {
   std::vector<std::uint8_t> whole(layout.num_bytes());
   pack_exactly(in.data(), size, sizeof(Word), layout, one_by_one, whole);
   Array<Word> out(size, 0);
+  const auto has_nan = [&] {
+    const Word nan = static_cast<Word>(Word{0x7fc0} << (8 * sizeof(Word) - 16));
+    return std::ranges::count(out.span(), nan) > 0;
+  };
+  launch<MergeExact<Word>>({whole.data(), whole.size(), out.data(), size});
+  ASSERT_FALSE(has_nan());
   for (const std::size_t left : {std::size_t{0}, std::size_t{8}, std::size_t{16}, std::size_t{100},
                                  whole.size() / 2, whole.size() - 1}) {
     const std::vector<std::uint8_t> bytes(whole.begin(),
                                           whole.begin() + static_cast<std::ptrdiff_t>(left));
     launch<MergeExact<Word>>({bytes.data(), bytes.size(), out.data(), size});
+    EXPECT_TRUE(has_nan()) << left;
+  }
+  // Each bit of the table of begins, as the CPU refuses it.
+  for (std::size_t bit = 0; bit < 8 * exact::head_bytes(size); ++bit) {
+    std::vector<std::uint8_t> bytes = whole;
+    bytes[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
+    launch<MergeExact<Word>>({bytes.data(), bytes.size(), out.data(), size});
+    EXPECT_TRUE(has_nan()) << bit;
   }
   std::mt19937 engine(3);
   for (int i = 0; i < 50; ++i) {
@@ -104,6 +118,30 @@ TYPED_TEST(DeviceExact, ReadsDamagedBytesWithoutLeavingThem) {
     for (int k = 0; k < 4; ++k)
       bytes[engine() % (i % 2 == 0 ? 24 : bytes.size())] ^= static_cast<std::uint8_t>(engine());
     launch<MergeExact<Word>>({bytes.data(), bytes.size(), out.data(), size});
+  }
+}
+
+// One survivor, whose masks are cut off or whose head is changed.
+TYPED_TEST(DeviceExact, DamagedMasksOfOneSurvivorBecomeNan) {
+  using Word = TypeParam;
+  const std::size_t size = 1000;
+  const Array<Word> in = some_zeros<Word>(size, 0, 40, true);
+  const auto survivor = only_survivor(in.data(), size, sizeof(Word), one_by_one);
+  ASSERT_TRUE(survivor);
+  std::vector<std::uint8_t> whole(exact::mask_bytes(size));
+  keep_mask(in.data(), size, sizeof(Word), *survivor, one_by_one, whole);
+  const Word nan = static_cast<Word>(Word{0x7fc0} << (8 * sizeof(Word) - 16));
+  Array<Word> out(size, 0);
+  const auto num_nans = [&](const std::vector<std::uint8_t>& bytes) {
+    launch<MergeExact<Word>>({bytes.data(), bytes.size(), out.data(), size});
+    return std::ranges::count(out.span(), nan);
+  };
+  EXPECT_EQ(num_nans(whole), 0);
+  EXPECT_EQ(num_nans({whole.begin(), whole.end() - 1}), 1000);
+  for (const std::size_t byte : {std::size_t{0}, std::size_t{7}, std::size_t{12}}) {
+    std::vector<std::uint8_t> bytes = whole;
+    bytes[byte] ^= 1;
+    EXPECT_EQ(num_nans(bytes), 1000) << byte;
   }
 }
 

@@ -37,6 +37,7 @@ MUTATIONS = [
     ),
     # A race: a thread writes what others of the same step read.
     ("exact.h", "sums[1 - now][thread] =", "sums[now][thread] ="),
+    ("exact.h", "next != a.num_bytes", "next < a.num_bytes"),
 ]
 
 

@@ -36,6 +36,7 @@ std::string_view SavedWords::kind() const {
 std::shared_ptr<const SavedWords> packed_words(const at::Tensor& x, const SavedOptions& options,
                                                std::uint64_t seed, std::uint64_t number) {
   if (options.bits == 0) {
+    if (!x.is_cpu()) return nullptr;
     at::Tensor bytes = torch_ops::packed_exact(x, false);
     if (bytes.numel() == 0) return nullptr;
     return std::make_shared<const SavedWords>(x, std::move(bytes), Way::kExact, options);
@@ -43,10 +44,8 @@ std::shared_ptr<const SavedWords> packed_words(const at::Tensor& x, const SavedO
   at::Tensor words = torch_ops::packed_saved(
       x, options.bits, options.group, options.is_stochastic ? "stochastic" : "nearest",
       static_cast<std::int64_t>(seed), static_cast<std::int64_t>(number));
-  // The last word counts bad groups. On a device the host waits for it.
-  const bool has_bad_groups = words.is_cpu() ? torch_ops::elements<std::uint32_t>(words).back() > 0
-                                             : words[-1].item<std::int32_t>() != 0;
-  if (has_bad_groups) return nullptr;
+  // The last word counts bad groups.
+  if (words.is_cpu() && torch_ops::elements<std::uint32_t>(words).back() > 0) return nullptr;
   return std::make_shared<const SavedWords>(x, std::move(words), Way::kRounded, options);
 }
 

@@ -3,6 +3,7 @@
 // differs from torch's own in that answer alone.
 #include <slimgrad/saved_tensors.h>
 
+#include <ATen/ops/_assert_async.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/zeros.h>
 #include <slimgrad/gate.h>
@@ -66,8 +67,17 @@ torch::autograd::Engine& saving_engine() {
 
 // ---- casts -------------------------------------------------------------------------------------
 
-// Indices, as those of a max-pooling, in as few bytes as the largest of them needs.
+// Indices, as those of a max-pooling, in as few bytes as the largest of them needs. On a device,
+// where the host would wait for that, in four: it is the device that stops at a value that needs
+// more, as it does at an index out of range.
 at::Tensor smaller_integers(const at::Tensor& x) {
+  if (!x.is_cpu()) {
+    at::Tensor smaller = x.to(at::kInt);
+    at::_assert_async(smaller.eq(x).all(),
+                      "[saved tensors] expected saved int64 values of at most 32 bits on a device, "
+                      "got larger ones: exclude the module that saves them");
+    return smaller;
+  }
   const auto [least, most] = at::aminmax(x);
   const auto low = least.item<std::int64_t>(), high = most.item<std::int64_t>();
   const auto fit = [&]<typename T>(T) {
@@ -268,14 +278,15 @@ SavedTensors::Words SavedTensors::new_words(const at::Tensor& x, std::string_vie
     return std::make_shared<const SavedWords>(plain, std::move(packed), way);
   };
   if (*why == left::kType) return instead(smaller_integers(plain), Way::kCast);
-  if (!why->empty()) return instead(torch_ops::packed_exact(plain, true), Way::kExact);
+  if (!why->empty())
+    return x.is_cpu() ? instead(torch_ops::packed_exact(plain, true), Way::kExact) : nullptr;
   if (options_.bits != 0 && runtime::is_logarithm(x)) {
     *why = left::kLogarithm;
     // As bfloat16 a logarithm of a probability p changes p by at most 0.0008.
     const bool is_long = plain.scalar_type() == at::kFloat;
     return instead(is_long ? plain.to(at::kBFloat16) : at::Tensor(), Way::kCast);
   }
-  *why = options_.bits == 0 ? left::kDense : left::kNotFinite;
+  *why = options_.bits != 0 ? left::kNotFinite : x.is_cpu() ? left::kDense : left::kExactDevice;
   Words words = runtime::packed_words(plain, options_, derive_seed(seed(), {stream_}), number());
   if (words && words->is_rounded()) ++number();
   return words;

@@ -34,6 +34,8 @@ constexpr Reason kNotFinite = "holds NaN or Inf, or numbers too far apart";
 constexpr Reason kExcluded = "excluded";
 constexpr Reason kLogarithm = "log-softmax of 16 bits: backward takes its exponential";
 constexpr Reason kDense = "no zeros to leave out";
+constexpr Reason kExactDevice =
+    "on a GPU, where the host would have to wait for the number of bytes that exact packing takes";
 // In graphs of torch.compile, where who reads a tensor is known.
 constexpr Reason kSoftmax = "read by softmax or log-softmax in a compiled backward pass";
 constexpr Reason kLayout = "read with strides of its own in a compiled backward pass";

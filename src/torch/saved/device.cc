@@ -140,8 +140,7 @@ at::Tensor pack_exact_on_device(const at::Tensor& dense, bool only_masks) {
   return split_exact(dense, begins, false, begins.back());
 }
 
-// What the bytes hold is not looked at, since the host would wait: the kernel reads nothing outside
-// of them.
+// The kernel looks at what the bytes hold, since the host would wait for it.
 void unpack_exact_on_device(const at::Tensor& bytes, const at::Tensor& result) {
   const auto size = static_cast<std::size_t>(bytes.numel());
   const auto num_values = static_cast<std::size_t>(result.numel());
