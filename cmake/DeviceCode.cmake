@@ -23,7 +23,7 @@ endif()
 set(slimgrad_device_source ${PROJECT_SOURCE_DIR}/src/device/kernels.cu)
 set(slimgrad_device_includes -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include)
 set(slimgrad_nvcc_flags -std=c++20 -O3 --expt-relaxed-constexpr -fmad=false -ftz=false -prec-div=true
-    -prec-sqrt=true -Werror cross-execution-space-call,all-warnings -diag-suppress 445
+    -prec-sqrt=true -Werror cross-execution-space-call,all-warnings -diag-suppress 445,1675
     ${slimgrad_device_includes})
 set(slimgrad_clang_flags -std=c++20 -O3 -ffp-contract=off --cuda-device-only -S
     -Wno-pass-failed -Wno-unknown-cuda-version -Wno-unused-command-line-argument

@@ -36,13 +36,6 @@
 
 namespace slimgrad {
 
-enum class PruneKind {
-  kNone,
-  kStochastic,      // threshold for the expected sparsity, unbiased: the method of slimgrad
-  kTopK,            // baseline: zero the smallest share of the magnitudes; biased
-  kTopKStochastic,  // baseline: the top-k threshold, pruned stochastically; sparsity falls short
-};
-
 std::string_view prune_kind_name(
     PruneKind kind);  // "none", "stochastic", "topk", "topk_stochastic"
 PruneKind parse_prune_kind(std::string_view name);

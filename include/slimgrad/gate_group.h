@@ -11,6 +11,9 @@
 //
 // One thread at a time may use a group; backward passes may run meanwhile.
 //
+// State on a device is read by all that looks at it, which waits: reports, state, and once a step an
+// allocation or a dynamic loss scale, all layers by one copy.
+//
 // Surprise. A product whose sparsity is 0 is dense and exact, and no part of a budget.
 #ifndef SLIMGRAD_GATE_GROUP_H_
 #define SLIMGRAD_GATE_GROUP_H_
@@ -73,7 +76,8 @@ class GateGroup {
   // The same for the budget of one gate, if that had a backward pass since it was last done: for
   // callers that enter layers without knowing when a step begins.
   void enter(std::string_view name);
-  // Whether a gate of a budget, that of inputs or the other one, had a backward pass since.
+  // Whether a gate of a budget, that of inputs or the other one, had a backward pass since; of gates
+  // on a device, whether any gate there had: nothing waits.
   bool has_news(bool at_inputs) const;
   // The targets of such a budget, by the indices of its gates.
   std::vector<CosineTarget> targets(bool at_inputs) const;
@@ -92,8 +96,8 @@ class GateGroup {
   // Where that harmed a gradient, in words, with what helps.
   std::vector<std::string> warnings() const;
 
-  // All that the gates remember, by name: the tensors themselves, GATE.plan, GATE.stats and
-  // LAYER.choice.
+  // All that the gates remember, by name, GATE.plan, GATE.stats and LAYER.choice, on the CPU: the
+  // tensors themselves, or copies of those on a device.
   std::map<std::string, at::Tensor> state() const;
   // What an own state is beside them: one number for each setting that no plan holds.
   std::map<std::string, double> settings() const;
@@ -116,11 +120,13 @@ class GateGroup {
 
   bool counts(const Gate& gate) const;
   std::vector<const Gate*> budget(bool of_inputs) const;
-  void look(bool at_inputs) const;
+  // Does what the options say to the gates of a budget. `entered`: only if this one has news.
+  void look(bool at_inputs, const Gate* entered = nullptr);
 
   GroupOptions options_;
   std::vector<Gate> gates_;
   std::vector<Layer> layers_;  // that are sparse
+  std::uint64_t looked_at_[2] = {~std::uint64_t{0}, ~std::uint64_t{0}};  // passes of devices by then
 };
 
 }  // namespace slimgrad

@@ -2,11 +2,19 @@
 // Put one behind a layer, and the layer's backward works on the compressed gradient of its output.
 //
 // All state is in two float64 tensors that the caller owns and may save: `plan` (settings,
-// counters, the plan in force) and `stats` (what the last backward pass saw and did). They are on
-// the CPU, whatever device x is on. The same state and input give the same result on any number of
-// threads. Backward writes both tensors. Two threads may run backward through one gate: each pass
-// is counted and draws by itself, in the order in which they happen to begin. Double backward
-// throws.
+// counters, the plan in force) and `stats` (what the last backward pass saw and did). The same state
+// and input give the same result on any number of threads and on any device. Backward writes both
+// tensors.
+//
+// On a device with kernels of slimgrad the gate moves both tensors there, and no pass waits for the
+// device: they stay the same tensors, with their memory elsewhere. Reading them waits, as
+// gate_report() does. The thresholds "gennorm" and "normal", the split "normal" and the scale
+// "predicted" are found on the host alone: with these the tensors stay on the CPU, and every pass
+// waits. Where a format's smallest value does not fit the type of the gradient at a loss scale, the
+// CPU throws and a device leaves the gradient as it is.
+//
+// Two threads may run backward through one gate: each pass is counted and draws by itself, in the
+// order in which they happen to begin. Double backward throws.
 #ifndef SLIMGRAD_GRADIENT_GATE_H_
 #define SLIMGRAD_GRADIENT_GATE_H_
 

@@ -28,6 +28,14 @@ struct Quantizer {
   Underflow underflow = Underflow::kZero;
 };
 
+// Of a gate (gate.h), which has the names.
+enum class PruneKind {
+  kNone,
+  kStochastic,      // threshold for the expected sparsity, unbiased: the method of slimgrad
+  kTopK,            // baseline: zero the smallest share of the magnitudes; biased
+  kTopKStochastic,  // baseline: the top-k threshold, pruned stochastically; sparsity falls short
+};
+
 struct Treatment {
   double threshold = 0;  // for pruning; 0: nothing is pruned
   // Below the threshold everything becomes zero, for certain: top-k, a biased baseline.

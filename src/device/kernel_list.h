@@ -32,6 +32,8 @@
 #include "device/coding.h"
 #include "device/exact.h"
 #include "device/fewbit.h"
+#include "device/gate.h"
+#include "device/gate_decide.h"
 #include "device/measure.h"
 #include "device/saved.h"
 
@@ -45,6 +47,7 @@
   SLIMGRAD_DEVICE_KERNELS_OF_WORDS(X, b16, std::uint16_t) \
   SLIMGRAD_DEVICE_KERNELS_OF_WORDS(X, b32, std::uint32_t) \
   X(slimgrad_finish_measure, FinishMeasure)            \
+  X(slimgrad_gate_decide, GateDecide)                  \
   X(slimgrad_uniform_add_f32, UniformAdd)
 
 // Those of one type of values.
@@ -70,6 +73,9 @@
   X(slimgrad_unpack_saved2_##suffix, UnpackSaved<T, 2>)                   \
   X(slimgrad_measure_chunks_##suffix, MeasureChunks<T>)                   \
   X(slimgrad_max_magnitude_##suffix, MaxMagnitude<T>)                     \
+  X(slimgrad_gate_see_##suffix, GateSee<T>)                               \
+  X(slimgrad_gate_apply_##suffix, GateApply<T>)                           \
+  X(slimgrad_gate_compare_##suffix, GateCompare<T>)                       \
   X(slimgrad_pack_##suffix, PackValues<T>)                                \
   X(slimgrad_unpack_##suffix, UnpackValues<T>)                            \
   X(slimgrad_uniform_encode_##suffix, UniformEncode<T>)                   \

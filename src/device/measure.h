@@ -224,12 +224,6 @@ struct FinishMeasure {
         (kStatsFields + LogHistogram::kNumBins) * sizeof(double)};
   }
 
-  // TensorStats without its histogram, which no thread has room for.
-  struct Numbers {
-    std::uint64_t count, zeros, nonfinite;
-    double zero_fraction, log_mean, log_std, max_abs, mean_abs, mean_square;
-  };
-
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared&) {
     block.each([&](int thread) {
       for (int i = thread; i < LogHistogram::kNumBins; i += kThreads)
@@ -242,7 +236,7 @@ struct FinishMeasure {
         sums.join(a.chunks[i], num_values);
         left -= num_values;
       }
-      Numbers stats;
+      StatsNumbers stats;
       sums.finish(a.size, SquareRoot(), stats);
       write_numbers(stats, a.fields);
     });

@@ -24,6 +24,15 @@ enum StatsField : std::int64_t {
 };
 inline constexpr std::int64_t kStatsTensorSize = kStatsFields + LogHistogram::kNumBins;
 
+// TensorStats without its histogram, which no thread of a device has room for.
+struct StatsNumbers {
+  std::uint64_t count = 0, zeros = 0, nonfinite = 0;
+  double zero_fraction = 0, log_mean = 0, log_std = 0, max_abs = 0, mean_abs = 0, mean_square = 0;
+
+  constexpr std::uint64_t num_finite() const { return count - nonfinite; }
+  constexpr std::uint64_t num_nonzero() const { return count - nonfinite - zeros; }
+};
+
 // The nine of `stats`, which has the names of TensorStats.
 template <class Stats>
 constexpr void write_numbers(const Stats& stats, double* fields) {

@@ -35,8 +35,8 @@ inline void check_values(const at::Tensor& x, std::string_view op, const std::st
   if (x.is_meta()) throw_invalid(op, name + " to have values", "a tensor on device meta");
 }
 
-// State is float64 on the CPU, whatever device the model is on: the host plans, and not every
-// device has that type. Throws InvalidArgument, in the name of `op`, for another tensor.
+// State is float64, on the CPU unless a device plans by itself: not every device has that type.
+// Throws InvalidArgument, in the name of `op`, for another tensor.
 inline void check_state(const at::Tensor& state, std::int64_t size, std::string_view op,
                         const char* name) {
   const bool holds = state.defined() && state.device().is_cpu() &&
@@ -49,6 +49,17 @@ inline void check_state(const at::Tensor& state, std::int64_t size, std::string_
                     std::to_string(size) + " elements",
                 "a tensor of ", state.numel(), " elements of type ", state.scalar_type(), " on ",
                 state.device(), state.is_contiguous() ? "" : ", with gaps");
+}
+
+// The same for a state on a device.
+inline void check_form(const at::Tensor& state, std::int64_t size, std::string_view op,
+                       const char* name) {
+  if (state.scalar_type() == at::kDouble && state.is_contiguous() && state.numel() == size) return;
+  throw_invalid(op,
+                std::string(name) + " as a contiguous float64 tensor of " + std::to_string(size) +
+                    " elements",
+                "a tensor of ", state.numel(), " elements of type ", state.scalar_type(),
+                state.is_contiguous() ? "" : ", with gaps");
 }
 
 // A state that was saved may have been loaded to another device: where the host can read it.

@@ -35,6 +35,17 @@ MUTATIONS = [
         "shared.draws.at(codes.random, 8 * eight + j)",
         "shared.draws.at(codes.random, 8 * eight)",
     ),
+    # Sums of a gate's sample, its plan, and the order of its report's.
+    ("gate.h", "add_to(&high_log2_square, log2_square >> 32)", "add_to(&high_log2_square, 0)"),
+    (
+        "gate.h",
+        "for (int i = 0; i < kThreads; ++i) sum += shared.terms",
+        "for (int i = kThreads - 1; i >= 0; --i) sum += shared.terms",
+    ),
+    ("gate_decide.h", "shared.covered[k % kBinsAnOctave]", "shared.covered[0]"),
+    ("gate_decide.h", "k <= last_bin(); ++k) {", "k < last_bin(); ++k) {"),
+    ("gate_decide.h", "a.plan[kDueField] = 0;", "a.plan[kDueField] = 1;"),
+    ("gate_decide.h", "range.last - range.first; ++i)", "range.last - range.first - 9; ++i)"),
     # A race: a thread writes what others of the same step read.
     ("exact.h", "sums[1 - now][thread] =", "sums[now][thread] ="),
     ("exact.h", "next != a.num_bytes", "next < a.num_bytes"),

@@ -39,8 +39,9 @@ class StateHolder(nn.Module):
 
     They are plain attributes: a model's state_dict(), buffers(), averaged copies and what
     DistributedDataParallel sends around know nothing of them, .half() does not round them, and
-    they stay on the CPU in float64 whatever device the model is on. Copies and pickles carry them;
-    slimgrad.state_dict() names them.
+    .to() does not move them: they are float64 on the CPU, or move beside the gradients by
+    themselves where a device plans by itself. Copies and pickles carry them; slimgrad.state_dict()
+    names them, on the CPU.
     """
 
     def add_to(self, group: Any, name: str) -> None:
@@ -112,6 +113,13 @@ class GradientGate(StateHolder):
         self.between_steps.give_handles()
         return True
 
+    @torch.compiler.assume_constant_result
+    def bring(self, device: str) -> bool:
+        """Moves its state to where gradients on a device want it. Called while torch.compile
+        traces, not by its graphs, in which no tensor moves."""
+        classes.GateGroup.bring_state(self.plan, self.stats, device)
+        return True
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"handle": None}  # Copies are in another group.
 
@@ -134,6 +142,8 @@ class GradientGate(StateHolder):
     def _gate(self, x: torch.Tensor) -> torch.Tensor:
         stream = current_stream(self.stream)
         if torch.compiler.is_compiling():
+            if x.device.type != "cpu":
+                self.bring(str(x.device))
             return _GateInGraph.apply(x, self.plan, self.stats, stream)
         return ops.gradient_gate(x, self.plan, self.stats, stream)
 

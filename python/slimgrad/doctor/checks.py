@@ -124,16 +124,18 @@ def _packed(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
 
 
 def _gated(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
-    """With a scale by the maximum, which a gate looks for in a pass of its own; and one that drops
-    what is small."""
+    """Gradients, plans and reports: with a scale by the maximum, which a gate looks for in a pass of
+    its own; pruned and in few bits; and with small values dropped, by a threshold that devices ask
+    the host for."""
     results = []
     for options in (
         {"bits": 6, "scale_method": "max"},
-        {"sparsity": 0.5, "prune": "topk"},
+        {"prune": "stochastic", "sparsity": 0.8, "bits": 4},
+        {"prune": "topk", "sparsity": 0.5, "method": "gennorm"},
     ):
-        plan = ops.new_gate_plan(seed=5, min_elements=1, **options)
+        plan, stats = ops.new_gate_plan(seed=5, min_elements=1, **options), ops.new_gate_stats()
         x = _gradient(dtype, where=where)
-        results.append(ops.compress_gradient(x, plan, ops.new_gate_stats(), 0))
+        results += [ops.compress_gradient(x, plan, stats, 0), plan, stats]
     return results
 
 

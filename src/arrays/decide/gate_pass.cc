@@ -8,64 +8,34 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/measure/sample_sums.h"
+#include "math/decide/gate_rules.h"
+#include "math/decide/treatment_rules.h"
 
 namespace slimgrad {
 namespace {
 
-// Means over the values that were compared, of x before and x + e after.
-struct Compared {
-  double xx = 0, xe = 0, ee = 0;
-  double xe_variance = 0;  // of the mean x e
-};
-
 // Reused by the thread that runs backward: an allocation of this size costs more than the gather.
 thread_local std::vector<float> seen_values, treated_values;
 
-// The cosine of x and x + e. Few large values may carry nearly all of x x, and what is compared may
-// miss them, but they have hardly a part in the errors: so e e is related to the x x of the whole
-// sample.
-//
-// With e = b x + r, r orthogonal to x, it is (1 + b) / sqrt((1 + b)^2 + r r / x x). Here b is
-// x e / X and r r is e e - (x e)^2 / X, where X is the larger x x of the two: so r r is not
-// negative, by Cauchy and Schwarz, whatever the samples are. The square of a mean x e that is
-// nothing but chance is its variance, and is not taken from e e.
-double cosine(const Compared& compared, double sample_xx) {
-  const double larger_xx = std::max(sample_xx, compared.xx);
-  // Nothing left of something is the worst that can be; nothing of nothing is exact.
-  if (!(larger_xx > 0)) return 1;
-  const double parallel = 1 + compared.xe / larger_xx;
-  const double along = std::max(0.0, compared.xe * compared.xe - compared.xe_variance) / larger_xx;
-  const double rest = std::max(0.0, compared.ee - along) / sample_xx;
-  const double length = std::sqrt(parallel * parallel + rest);
-  return length > 0 ? std::clamp(parallel / length, -1.0, 1.0) : 0;
-}
+// A schedule as gate_rules.h asks for it.
+struct Points {
+  const std::vector<SparsityAt>& points;
+  int size() const { return static_cast<int>(points.size()); }
+  std::int64_t call(int i) const { return points[static_cast<std::size_t>(i)].call; }
+  double sparsity(int i) const { return points[static_cast<std::size_t>(i)].sparsity; }
+};
 
 }  // namespace
 
 double scheduled_sparsity(const std::vector<SparsityAt>& schedule, std::int64_t call,
                           double otherwise) {
-  if (schedule.empty()) return otherwise;
-  if (call <= schedule.front().call) return schedule.front().sparsity;
-  for (std::size_t i = 1; i < schedule.size(); ++i) {
-    const SparsityAt &from = schedule[i - 1], &to = schedule[i];
-    if (call < to.call)
-      return from.sparsity + (to.sparsity - from.sparsity) * static_cast<double>(call - from.call) /
-                                 static_cast<double>(to.call - from.call);
-  }
-  return schedule.back().sparsity;
+  return scheduled_sparsity(Points{schedule}, call, otherwise);
 }
 
 TensorStats measure_sample(std::span<const float> values, std::uint64_t num_values) {
   kernels::obey_environment();
   TensorStats stats = kernels::stats_of(kernels::sum_sample(values));
-  if (stats.count == 0 || stats.count == num_values) return stats;
-  const double ratio = static_cast<double>(num_values) / static_cast<double>(stats.count);
-  const auto scaled = [&](std::uint64_t count) {
-    return static_cast<std::uint64_t>(std::llround(ratio * static_cast<double>(count)));
-  };
-  stats.count = num_values;
-  stats.zeros = scaled(stats.zeros);
-  stats.nonfinite = scaled(stats.nonfinite);
+  extrapolate(stats, num_values);
   return stats;
 }
 
@@ -110,8 +80,7 @@ void GatePass::run(TreatedGradient& gradient) {
   // matters most.
   if (options().settings.bits > 0) stats_.max_abs = gradient.max_abs();
   treated(gradient.apply(decide()));
-  constexpr std::uint64_t kCompared = 4096;  // about; more add little precision
-  const std::uint64_t every = (sample.size() + kCompared - 1) / kCompared;
+  const std::uint64_t every = comparison_step(sample.size());
   gradient.gather(sample, every, treated_values);
   compare(every, treated_values);
 }
@@ -142,24 +111,19 @@ Treatment GatePass::decide() {
   if (fresh) gate_.in_force = choose_treatment(stats_, settings);
   gate_.due = false;
   treatment_ = fresh ? gate_.in_force : guard_treatment(gate_.in_force, stats_, settings);
-  // A threshold that the type cannot hold cannot be written either: then the largest value serves,
-  // and the sparsity falls short of the wanted one.
-  treatment_.threshold = std::min(treatment_.threshold, largest_of(type_));
+  treatment_.threshold = writable_threshold(treatment_.threshold, largest_of(type_));
   treatment_.seed = draw_;
   report_.compressed = true;
   return treatment_;
 }
 
 void GatePass::treated(const ApplyCounts& counts) {
-  const double finite =
-      static_cast<double>(std::max<std::uint64_t>(1, num_values_ - counts.nonfinite));
-  report_.sparsity = static_cast<double>(counts.zeros) / finite;
+  report_.sparsity = sparsity_of(counts.zeros, num_values_, counts.nonfinite);
   report_.at_threshold =
       static_cast<double>(counts.at_threshold) / static_cast<double>(num_values_);
   report_.nonfinite = static_cast<std::int64_t>(counts.nonfinite);
   if (const auto& quantizer = treatment_.quantizer)
-    report_.saturated =
-        stats_.max_abs > quantizer->scale * quantizer->format.largest() * (1 + 1e-6);
+    report_.saturated = saturates(stats_.max_abs, quantizer->scale, quantizer->format.largest());
 }
 
 void GatePass::multiplied(std::uint64_t num_survivors) {
@@ -169,32 +133,12 @@ void GatePass::multiplied(std::uint64_t num_survivors) {
 
 void GatePass::compare(std::uint64_t every, std::span<const float> after) {
   const std::span<const float> before = seen_values;  // In a loop, a thread's own is looked up.
-  Compared sums;
-  double relative = 0, shift = 0, magnitude = 0;
-  std::int64_t finite = 0, nonzero = 0;
-  for (std::size_t i = 0; i < after.size(); ++i) {
-    const double x = before[i * every], error = after[i] - x;
-    if (!std::isfinite(x)) continue;
-    sums.xx += x * x;
-    sums.xe += x * error;
-    sums.ee += error * error;
-    sums.xe_variance += x * error * (x * error);
-    shift += error;
-    magnitude += std::abs(x);
-    ++finite;
-    if (x == 0) continue;
-    relative += std::abs(error) / std::abs(x);
-    ++nonzero;
-  }
-  if (finite == 0) return;
-  const auto count = static_cast<double>(finite);
-  report_.cosine = cosine({.xx = sums.xx / count,
-                           .xe = sums.xe / count,
-                           .ee = sums.ee / count,
-                           .xe_variance = sums.xe_variance / count / count},
-                          stats_.mean_square);
-  report_.relative_error = nonzero > 0 ? relative / static_cast<double>(nonzero) : 0;
-  report_.bias = magnitude > 0 ? shift / magnitude : 0;
+  Comparison sums;
+  for (std::size_t i = 0; i < after.size(); ++i) sums.add({before[i * every], after[i]});
+  sums.finish(stats_.mean_square, [](double x) { return std::sqrt(x); });
+  report_.cosine = sums.cosine;
+  report_.relative_error = sums.relative_error;
+  report_.bias = sums.bias;
 }
 
 void GatePass::close() {

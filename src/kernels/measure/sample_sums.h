@@ -81,25 +81,31 @@ constexpr double unit_of_octave(int octave) {
 
 // n sum t^2 - (sum t)^2 of the n logarithms t: an integer below 2^126, so that nothing is lost
 // where they are nearly equal.
-constexpr double scaled_variance(const SampleSums& sums, std::uint64_t n) {
-  const WideInteger sum = static_cast<std::uint64_t>(sums.log2 < 0 ? -sums.log2 : sums.log2);
-  return to_double(n * sums.log2_square - sum * sum);
+constexpr double scaled_variance(std::int64_t log2, WideInteger log2_square, std::uint64_t n) {
+  const WideInteger sum = static_cast<std::uint64_t>(log2 < 0 ? -log2 : log2);
+  return to_double(n * log2_square - sum * sum);
 }
 
-// Doubles, one rounding an operation, in the order written.
-inline TensorStats stats_of(const SampleSums& sums) noexcept {
+constexpr WideInteger square_of_log2(const SampleSums& sums) { return sums.log2_square; }
+constexpr WideInteger square_of(const SampleSums& sums, int octave) { return sums.squares[octave]; }
+
+// All numbers of `stats`, which has the names of TensorStats, from the sums of a sample with
+// `num_nonzero` of these. Doubles, one rounding an operation, in the order written. `sums` has the
+// names of SampleSums; its squares are asked for by square_of() and square_of_log2().
+template <class Sums, class SquareRoot, class Stats>
+constexpr void numbers_of(const Sums& sums, std::uint64_t num_nonzero,
+                          const SquareRoot& square_root, Stats& stats) {
   constexpr double kUnit = kLog2Unit * std::numbers::ln2;
-  TensorStats stats;
-  stats.histogram.counts = sums.counts;
-  const std::uint64_t num_nonzero = stats.histogram.total();
   stats.zeros = sums.num_zeros;
   stats.nonfinite = sums.num_nonfinite;
   stats.count = num_nonzero + sums.num_zeros + sums.num_nonfinite;
   stats.max_abs = magnitude_value(sums.max_bits);
   if (num_nonzero > 0) {
     const auto n = static_cast<double>(num_nonzero);
-    stats.log_mean = static_cast<double>(sums.log2) / n * kUnit;
-    stats.log_std = std::sqrt(scaled_variance(sums, num_nonzero)) / n * kUnit;
+    const auto log2 = static_cast<std::int64_t>(sums.log2);
+    stats.log_mean = static_cast<double>(log2) / n * kUnit;
+    stats.log_std =
+        square_root(scaled_variance(log2, square_of_log2(sums), num_nonzero)) / n * kUnit;
   }
   if (stats.num_finite() > 0) {
     const auto n = static_cast<double>(stats.num_finite());
@@ -108,12 +114,18 @@ inline TensorStats stats_of(const SampleSums& sums) noexcept {
       if (sums.mantissas[octave] == 0) continue;
       const double unit = unit_of_octave(octave);
       abs += static_cast<double>(sums.mantissas[octave]) * unit;
-      square += to_double(sums.squares[octave]) * unit * unit;
+      square += to_double(square_of(sums, octave)) * unit * unit;
     }
     stats.zero_fraction = static_cast<double>(sums.num_zeros) / n;
     stats.mean_abs = abs / n;
     stats.mean_square = square / n;
   }
+}
+
+inline TensorStats stats_of(const SampleSums& sums) noexcept {
+  TensorStats stats;
+  stats.histogram.counts = sums.counts;
+  numbers_of(sums, stats.histogram.total(), [](double x) { return std::sqrt(x); }, stats);
   return stats;
 }
 

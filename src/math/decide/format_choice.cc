@@ -6,7 +6,6 @@
 #include <limits>
 #include <numbers>
 #include <optional>
-#include <utility>
 
 #include "base/check.h"
 #include "base/names.h"
@@ -96,18 +95,16 @@ double nearest_error(const FloatFormat& format, const Law& law) {
   return error + law.mass(top, infinity) - top * law.inverse(top, infinity);
 }
 
-// Scales at which some value of the histogram meets the grid's top octave, or the one above it.
-// The scale stays a normal float32.
-std::optional<std::pair<int, int>> useful_scale_exponents(const FloatFormat& format,
-                                                          const LogHistogram& histogram) {
+// Nothing for an empty histogram.
+std::optional<ScaleExponents> useful_scale_exponents(const FloatFormat& format,
+                                                     const LogHistogram& histogram) {
   const auto occupied = [](std::uint64_t count) { return count > 0; };
   const auto first = std::find_if(histogram.counts.begin(), histogram.counts.end(), occupied);
   if (first == histogram.counts.end()) return std::nullopt;
   const auto last = std::find_if(histogram.counts.rbegin(), histogram.counts.rend(), occupied);
-  const int low = static_cast<int>(first - histogram.counts.begin()) / 8 - 127;
-  const int high = static_cast<int>(histogram.counts.rend() - last - 1) / 8 - 127;
-  return std::pair{std::clamp(low - format.max_exponent(), -126, 127),
-                   std::clamp(high + 1 - format.max_exponent(), -126, 127)};
+  return useful_scale_exponents(grid_of(format),
+                                static_cast<int>(first - histogram.counts.begin()),
+                                static_cast<int>(histogram.counts.rend() - last - 1));
 }
 
 ErrorKind kind_of(ErrorMeasure error) {
@@ -232,7 +229,7 @@ double gradient_scale(const TensorStats& stats, const FloatFormat& format, Scale
       check(range.has_value(), "gradient_scale", "statistics with a histogram for the method error",
             "none");
       const HistogramGridError error(format, stats.histogram, ErrorKind::kSquared);
-      return std::ldexp(1.0, error.best_scale_exponent(range->first, range->second));
+      return std::ldexp(1.0, error.best_scale_exponent(range->first, range->last));
     }
   }
   throw_invalid("gradient_scale", "a scale method", static_cast<int>(method));

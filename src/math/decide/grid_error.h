@@ -9,12 +9,9 @@
 #include <slimgrad/tensor_stats.h>
 #include <slimgrad/treatment.h>
 
-namespace slimgrad {
+#include "math/decide/grid_rules.h"
 
-enum class ErrorKind {
-  kSquared,   // (x_q - x)^2
-  kRelative,  // |x_q - x| / |x|
-};
+namespace slimgrad {
 
 // The total error, over the histogram's values, of rounding to nearest on the grid at scale
 // 2^scale_exponent: what lies below the smallest grid value becomes zero, what lies above the
@@ -32,18 +29,9 @@ class HistogramGridError {
   int best_scale_exponent(int first, int last) const;
 
  private:
-  static constexpr int kOctaves = 255;  // exponent fields of finite float32; 0 is the subnormals
-
-  const int min_exponent_, max_exponent_;
-  // By exponent field: the error of the octave's values if they underflow, if the grid covers the
-  // octave, if it is the grid's top octave; and their moments, for saturation from above.
-  struct Octave {
-    double underflow = 0, covered = 0, top = 0;
-    double saturated_0 = 0, saturated_1 = 0, saturated_2 = 0;
-  };
-  std::array<Octave, kOctaves> octaves_{};
-  const double top_mantissa_;  // of the largest grid value
-  const ErrorKind kind_;
+  FormatGrid grid_;
+  ErrorKind kind_;
+  std::array<OctaveErrors, OctaveErrors::kOctaves> octaves_{};
 };
 
 // The same for any quantizer, at any scale and under its own rounding and underflow; the class

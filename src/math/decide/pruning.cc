@@ -43,8 +43,7 @@ Threshold threshold(const TensorStats& stats, double sparsity, ThresholdMethod m
   if (sparsity <= zeros)
     return {.value = 0, .sparsity = zeros, .survivors = 1 - zeros, .nothing_to_prune = true};
   const auto law = make_pruning_law(stats, method, "threshold");
-  const double log_alpha =
-      solve_log_alpha(*law, (sparsity - zeros) / (1 - zeros), (1 - sparsity) / (1 - zeros));
+  const double log_alpha = solve_for_sparsity(*law, sparsity, zeros);
   const PruningSplit split = law->split(log_alpha);
   return {.value = portable_exp(log_alpha),
           .sparsity = 1 - (1 - zeros) * split.kept,

@@ -16,16 +16,9 @@
 #include <slimgrad/tensor_stats.h>
 #include <slimgrad/threshold.h>
 
-namespace slimgrad {
+#include "math/decide/pruning_rules.h"
 
-// Fractions of the non-zeros; they add up to one. `kept`, at + survivors = 1 - zeros, is given
-// apart because for sparsities near one it has digits that 1 - zeros has lost.
-struct PruningSplit {
-  double zeros = 0;
-  double at = 0;
-  double survivors = 1;
-  double kept = 1;
-};
+namespace slimgrad {
 
 class PruningLaw {
  public:
@@ -54,8 +47,7 @@ std::unique_ptr<PruningLaw> make_gennorm_law(double shape, double scale);
 std::unique_ptr<PruningLaw> make_empirical_law(const TensorStats& stats);
 std::unique_ptr<PruningLaw> make_mean_law(double mean_abs, double mean_square);
 
-// The ln alpha at which a fraction zeros = 1 - kept of the non-zeros vanishes. Both are given for
-// the digits, as above. REQUIRES: 0 < zeros, 0 < kept.
+// solve_for_zeros() (pruning_rules.h).
 double solve_log_alpha(const PruningLaw& law, double zeros, double kept);
 
 }  // namespace slimgrad

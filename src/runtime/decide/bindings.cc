@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "runtime/decide/state_tensors.h"
 #include "torch/decide/plan_tensor.h"
+#include "torch/decide/state_place.h"
 #include "torch/errors.h"
 #include "torch/no_gradient.h"
 
@@ -119,8 +120,9 @@ Row load_state(GateGroup& gates, const Tensors& saved) {
 Numbers fields_of(const at::Tensor& plan) {
   const auto lock = torch_ops::lock_plans();
   torch_ops::read_plan(plan, "fields");
+  const at::Tensor here = torch_ops::on_host(plan);
   Numbers fields;
-  const double* next = plan.const_data_ptr<double>();
+  const double* next = here.const_data_ptr<double>();
   for (const std::string& name : torch_ops::plan_field_names()) fields.insert(name, *next++);
   return fields;
 }
@@ -129,7 +131,13 @@ Numbers fields_of(const at::Tensor& plan) {
 at::Tensor statistics_of(const at::Tensor& stats) {
   const auto lock = torch_ops::lock_plans();
   torch_ops::check_layer_stats(stats, "statistics");
-  return stats.slice(0, 0, kStatsTensorSize).clone();
+  return torch_ops::on_host(stats).slice(0, 0, kStatsTensorSize).clone();
+}
+
+// For graphs of torch.compile, which are traced with tensors that stand for others: before the
+// state of a gate is looked at.
+void bring_state(const at::Tensor& plan, const at::Tensor& stats, const std::string& device) {
+  torch_ops::bring_state_to(c10::Device(device), plan, stats, "gradient_gate");
 }
 
 // The names that may be given for a field of a gate.
@@ -238,6 +246,7 @@ TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
              return c10::IValue(load_state(gates, saved));
            }))
       .def_static("fields", torch_ops::ValueErrors<&fields_of>::call)
+      .def_static("bring_state", torch_ops::ValueErrors<&bring_state>::call)
       .def_static("statistics", torch_ops::ValueErrors<&statistics_of>::call)
       .def_static("choices", choices_of)
       .def_static("option_names", option_names);

@@ -9,10 +9,13 @@
 
 #include "base/check.h"
 #include "torch/decide/plan_tensor.h"
+#include "torch/decide/state_place.h"
 
 namespace slimgrad {
 namespace {
 
+using torch_ops::HostCopies;
+using torch_ops::is_on_device;
 using torch_ops::lock_plans;
 using torch_ops::read_plan;
 using torch_ops::write_plan;
@@ -78,7 +81,8 @@ void GateGroup::add(const std::string& layer, const SparseLayerState& state) {
 }
 
 bool GateGroup::counts(const Gate& gate) const {
-  return !gate.layer || state_of(gate.plan, "gates").target > 0;
+  // On a device there are those alone that prune (torch/decide/state_place.h).
+  return !gate.layer || is_on_device(gate.plan) || state_of(gate.plan, "gates").target > 0;
 }
 
 std::vector<std::string> GateGroup::names() const {
@@ -104,19 +108,31 @@ std::vector<CosineTarget> GateGroup::targets(bool at_inputs) const {
   return targets;
 }
 
-void GateGroup::look(bool at_inputs) const {
-  std::vector<at::Tensor> plans, stats;
-  for (const Gate* gate : budget(at_inputs)) {
-    plans.push_back(gate->plan);
-    stats.push_back(gate->stats);
+void GateGroup::look(bool at_inputs, const Gate* entered) {
+  if (options_.growth_interval <= 0 && options_.allocation == AllocationObjective::kUniform) return;
+  const auto gates = budget(at_inputs);
+  if (gates.empty()) return;
+  const auto lock = lock_plans();
+  const std::uint64_t passes = torch_ops::num_device_passes();
+  std::vector<at::Tensor> tensors;
+  for (const Gate* gate : gates) tensors.push_back(gate->plan);
+  for (const Gate* gate : gates) tensors.push_back(gate->stats);
+  const HostCopies copies(std::move(tensors));
+  const at::TensorList here = copies.here(), plans = here.slice(0, gates.size()),
+                       stats = here.slice(gates.size());
+  if (entered != nullptr) {
+    const auto place = std::ranges::find(gates, entered) - gates.begin();
+    if (static_cast<std::size_t>(place) == gates.size()) return;
+    if (!slimgrad::has_news(read_plan(plans[static_cast<std::size_t>(place)], "enter"))) return;
   }
-  if (plans.empty()) return;
   // The loss scale first: it asks for news, which an allocation would have seen.
   if (options_.growth_interval > 0)
     torch_ops::update_loss_scales(plans, stats, options_.growth_interval);
   if (options_.allocation != AllocationObjective::kUniform)
     torch_ops::allocate_plans(plans, stats, options_.allocation, options_.method, options_.cap,
                               targets(at_inputs));
+  copies.write_back(gates.size());
+  looked_at_[at_inputs] = passes;
 }
 
 void GateGroup::before_step() {
@@ -126,12 +142,17 @@ void GateGroup::before_step() {
 void GateGroup::enter(std::string_view name) {
   const auto gate = std::ranges::find(gates_, name, &Gate::name);
   check(gate != gates_.end(), "enter", "the name of a gate of the group", name);
-  if (slimgrad::has_news(state_of(gate->plan, "enter"))) look(gate->is_input);
+  if (!is_on_device(gate->plan)) {
+    if (slimgrad::has_news(state_of(gate->plan, "enter"))) look(gate->is_input);
+    return;
+  }
+  if (looked_at_[gate->is_input] != torch_ops::num_device_passes()) look(gate->is_input, &*gate);
 }
 
 bool GateGroup::has_news(bool at_inputs) const {
-  return std::ranges::any_of(budget(at_inputs), [](const Gate* gate) {
-    return slimgrad::has_news(state_of(gate->plan, "has_news"));
+  return std::ranges::any_of(budget(at_inputs), [&](const Gate* gate) {
+    return is_on_device(gate->plan) ? looked_at_[at_inputs] != torch_ops::num_device_passes()
+                                    : slimgrad::has_news(state_of(gate->plan, "has_news"));
   });
 }
 
@@ -161,8 +182,13 @@ void GateGroup::time_ways(bool on) {
 
 std::vector<NamedReport> GateGroup::reports() const {
   std::vector<NamedReport> reports;
+  std::vector<at::Tensor> tensors;
+  for (const Gate& gate : gates_) tensors.insert(tensors.end(), {gate.plan, gate.stats});
+  const HostCopies copies(std::move(tensors));
+  auto here = copies.here().begin();
   for (const Gate& gate : gates_) {
-    reports.push_back({gate.name, counts(gate), gate_report(gate.plan, gate.stats), {}});
+    const at::Tensor &plan = *here++, &stats = *here++;
+    reports.push_back({gate.name, counts(gate), gate_report(plan, stats), {}});
     if (!gate.layer) continue;
     const SparseReport both = sparse_report(layers_[*gate.layer].choice);
     reports.back().product = gate.is_input ? both.input : both.weight;
@@ -172,9 +198,13 @@ std::vector<NamedReport> GateGroup::reports() const {
 
 std::map<std::string, at::Tensor> GateGroup::state() const {
   std::map<std::string, at::Tensor> tensors;
+  std::vector<at::Tensor> all;
+  for (const Gate& gate : gates_) all.insert(all.end(), {gate.plan, gate.stats});
+  const HostCopies copies(std::move(all));
+  auto here = copies.here().begin();
   for (const Gate& gate : gates_) {
-    tensors[join(gate.name, "plan")] = gate.plan;
-    tensors[join(gate.name, "stats")] = gate.stats;
+    tensors[join(gate.name, "plan")] = *here++;
+    tensors[join(gate.name, "stats")] = *here++;
   }
   for (const Layer& layer : layers_) tensors[join(layer.name, "choice")] = layer.choice;
   return tensors;
@@ -198,7 +228,7 @@ LoadedState GateGroup::load_state(const std::map<std::string, at::Tensor>& saved
   std::vector<std::pair<at::Tensor, at::Tensor>> loaded;
   std::set<std::string> known;
   const auto copy = [&](const at::Tensor& tensor) {
-    return loaded.emplace_back(tensor, tensor.clone()).second;
+    return loaded.emplace_back(tensor, torch_ops::on_host(tensor).clone()).second;
   };
   const auto take = [&](const std::string& name, const auto& load) {
     try {
@@ -253,6 +283,7 @@ LoadedState GateGroup::load_state(const std::map<std::string, at::Tensor>& saved
   {
     const auto lock = lock_plans();
     for (const auto& [to, from] : loaded) to.copy_(from);
+    for (std::uint64_t& looked : looked_at_) looked = ~std::uint64_t{0};
   }
 
   std::set<std::string> ours, unknown, settings;

@@ -1,5 +1,6 @@
 // compress_gradient: brings a tensor to the gate (arrays/decide/gate_pass.h) and its state to and
-// from the layer's tensors, which are on the CPU while the gradient may be anywhere.
+// from the layer's tensors; on a device that has both it starts the kernels that do all of it
+// (pass_on_device.cc).
 //
 // Cost: that of the sample; if the gradient is quantized, one reading pass for its maximum; and one
 // pass that applies the treatment.
@@ -15,6 +16,7 @@
 #include "torch/checks.h"
 #include "torch/decide/gradient_backend.h"
 #include "torch/decide/plan_tensor.h"
+#include "torch/decide/state_place.h"
 #include "torch/device/device_ops.h"
 #include "torch/elements.h"
 #include "torch/errors.h"
@@ -53,6 +55,12 @@ class TensorGradient : public TreatedGradient {
 
 void compress(const GradientBackend& backend, const at::Tensor& grad, const at::Tensor& out,
               const at::Tensor& plan, const at::Tensor& stats, std::int64_t stream) {
+  bring_state(grad, plan, stats, kOp);
+  if (!grad.is_cpu() && plan.device() == grad.device() && stats.device() == grad.device()) {
+    check_form(plan, plan_size(), kOp, "plan");
+    check_form(stats, layer_stats_size(), kOp, "stats");
+    return pass_on_device(grad, out, plan, stats, stream);
+  }
   TensorPass pass(plan, stats, grad.numel(), dtype_of(grad.scalar_type()), stream, kOp);
   TensorGradient gradient(backend, grad, out);
   pass->run(gradient);

@@ -14,6 +14,7 @@
 #include "torch/checks.h"
 #include "torch/decide/pass_gradient.h"
 #include "torch/decide/plan_tensor.h"
+#include "torch/decide/state_place.h"
 #include "torch/errors.h"
 #include "torch/find_op.h"
 #include "torch/own_gradient.h"
@@ -57,6 +58,7 @@ class Gate : public torch::autograd::Function<Gate> {
 at::Tensor gate_autograd(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
                          std::int64_t stream) {
   check_float_dtype(x, "gradient_gate");
+  bring_state(x, plan, stats, "gradient_gate");
   check_gate(x, plan, stats, "gradient_gate");
   return Gate::apply(x, plan, stats, stream);
 }

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "torch/checks.h"
 #include "torch/decide/plan_tensor.h"
+#include "torch/decide/state_place.h"
 #include "torch/errors.h"
 #include "torch/no_gradient.h"
 
@@ -24,26 +25,36 @@ constexpr const char *kAllocate = "allocate_plans_", *kUpdate = "update_loss_sca
 class Gates {
  public:
   Gates(at::TensorList plans, at::TensorList stats, const char* op)
-      : lock_(lock_plans()), plans_(plans) {
-    check(plans.size() == stats.size(), op, "as many stats as plans", stats.size(), " and ",
-          plans.size());
-    gates_.reserve(plans.size());  // so that records may point at them
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      check_layer_stats(stats[i], op);
-      gates_.push_back(read_plan(plans[i], op));
-      records_.push_back({&gates_.back(), gate_report(plans[i], stats[i]),
-                          stats_from_tensor(stats[i].slice(0, 0, kStatsTensorSize), op)});
+      : lock_(lock_plans()), copies_(together(plans, stats, op)) {
+    const std::size_t size = plans.size();
+    gates_.reserve(size);  // so that records may point at them
+    for (std::size_t i = 0; i < size; ++i) {
+      const at::Tensor &plan = copies_.here()[i], &seen = copies_.here()[size + i];
+      check_layer_stats(seen, op);
+      gates_.push_back(read_plan(plan, op));
+      records_.push_back({&gates_.back(), gate_report(plan, seen),
+                          stats_from_tensor(seen.slice(0, 0, kStatsTensorSize), op)});
     }
   }
 
   std::span<GateRecord> records() { return records_; }
   void write() const {
-    for (std::size_t i = 0; i < gates_.size(); ++i) write_plan(gates_[i], plans_[i]);
+    for (std::size_t i = 0; i < gates_.size(); ++i) write_plan(gates_[i], copies_.here()[i]);
+    copies_.write_back(gates_.size());
   }
 
  private:
+  static std::vector<at::Tensor> together(at::TensorList plans, at::TensorList stats,
+                                          const char* op) {
+    check(plans.size() == stats.size(), op, "as many stats as plans", stats.size(), " and ",
+          plans.size());
+    std::vector<at::Tensor> all = plans.vec();
+    all.insert(all.end(), stats.begin(), stats.end());
+    return all;
+  }
+
   const std::unique_lock<std::recursive_mutex> lock_;
-  at::TensorList plans_;
+  const HostCopies copies_;
   std::vector<GateState> gates_;
   std::vector<GateRecord> records_;
 };

@@ -1,6 +1,7 @@
 #include "torch/decide/plan_tensor.h"
 
 #include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <array>
@@ -14,6 +15,7 @@
 #include "arrays/decide/gate_fields.h"
 #include "base/check.h"
 #include "torch/checks.h"
+#include "torch/decide/state_place.h"
 #include "torch/fresh_seed.h"
 
 namespace slimgrad::torch_ops {
@@ -191,7 +193,8 @@ std::int64_t layer_stats_size() {
   return size;
 }
 
-GateState read_plan(const at::Tensor& plan, std::string_view op, const char* name) {
+GateState read_plan(const at::Tensor& given, std::string_view op, const char* name) {
+  const at::Tensor plan = on_host(given);
   check_state(plan, plan_size(), op, name);
   GateState gate;
   visit_gate_fields(PlanReader(plan.const_data_ptr<double>(), op, name), gate);
@@ -204,7 +207,9 @@ GateState read_plan(const at::Tensor& plan, std::string_view op, const char* nam
 }
 
 void write_plan(const GateState& gate, const at::Tensor& plan) {
-  visit_gate_fields(PlanWriter(plan.mutable_data_ptr<double>()), gate);
+  const at::Tensor here = is_on_device(plan) ? at::empty({plan_size()}, at::kDouble) : plan;
+  visit_gate_fields(PlanWriter(here.mutable_data_ptr<double>()), gate);
+  if (!here.is_same(plan)) plan.copy_(here);
 }
 
 bool has_values(const at::Tensor& x, const at::Tensor& state) {
@@ -214,6 +219,11 @@ bool has_values(const at::Tensor& x, const at::Tensor& state) {
 
 void check_gate(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
                 const char* op) {
+  // What is on a device was looked at before it went there.
+  if (is_on_device(plan) && is_on_device(stats)) {
+    check_form(plan, plan_size(), op, "plan");
+    return check_form(stats, layer_stats_size(), op, "stats");
+  }
   const auto lock = lock_plans();
   if (has_values(x, plan)) read_plan(plan, op);
   if (has_values(x, stats)) check_layer_stats(stats, op);
@@ -225,6 +235,7 @@ std::unique_lock<std::recursive_mutex> lock_plans() {
 }
 
 void check_layer_stats(const at::Tensor& stats, std::string_view op, const char* name) {
+  if (is_on_device(stats)) return check_form(stats, layer_stats_size(), op, name);
   check_state(stats, layer_stats_size(), op, name);
 }
 
@@ -289,9 +300,11 @@ void TensorPass::close() {
   now.due = gate_.due;
   now.in_force = gate_.in_force;
   write_plan(now, plan_);
-  double* const fields = stats_.mutable_data_ptr<double>();
+  const at::Tensor stats = on_host(stats_);
+  double* const fields = stats.mutable_data_ptr<double>();
   if (const TensorStats* const seen = pass_.stats()) write_stats(*seen, fields);
   write_report(pass_.report(), fields + kStatsTensorSize);
+  if (!stats.is_same(stats_)) stats_.copy_(stats);
 }
 
 }  // namespace slimgrad::torch_ops
@@ -308,10 +321,11 @@ at::Tensor new_gate_plan(GateOptions options, std::string_view op) {
 
 at::Tensor new_gate_stats() { return at::zeros({torch_ops::layer_stats_size()}, at::kDouble); }
 
-GateReport gate_report(const at::Tensor& plan, const at::Tensor& stats) {
+GateReport gate_report(const at::Tensor& plan, const at::Tensor& given_stats) {
   using namespace torch_ops;
   const auto lock = lock_plans();
-  check_layer_stats(stats, "gate_report");
+  check_layer_stats(given_stats, "gate_report");
+  const at::Tensor stats = on_host(given_stats);
   const GateState gate = read_plan(plan, "gate_report");
   const double* const fields = stats.const_data_ptr<double>();
   GateReport report = read_report(fields + kStatsTensorSize);

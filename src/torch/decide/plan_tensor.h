@@ -1,6 +1,6 @@
-// The state of one compressed layer as two float64 tensors on the CPU, wherever the layer is, so
-// that it is saved as tensors, a resumed run continues it to the bit, and torch.compile sees
-// nothing but tensors.
+// The state of one compressed layer as two float64 tensors, so that it is saved as tensors, a
+// resumed run continues it to the bit, and torch.compile sees nothing but tensors. They are on the
+// CPU, or beside the gradients on a device that plans by itself (state_place.h).
 //
 // `plan`: what the user wants, and what a gate remembers (slimgrad/gate.h).
 // `stats`: what the last backward pass saw and did: the statistics of its sample (stats_tensor.h),
@@ -34,7 +34,8 @@ std::int64_t plan_size();
 std::int64_t layer_stats_size();
 
 // Throws InvalidArgument, in the name of `op`, unless `plan`, which the error calls `name`, is a
-// contiguous float64 CPU tensor of plan_size() elements with values in range.
+// contiguous float64 tensor of plan_size() elements with values in range, on the CPU or on a device
+// with kernels, for which this waits.
 GateState read_plan(const at::Tensor& plan, std::string_view op, const char* name = "plan");
 
 // The same of a gate's tensors before a forward pass with x: what is wrong shows there, not first

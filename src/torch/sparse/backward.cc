@@ -2,7 +2,9 @@
 // (arrays/decide/gate_pass.h), multiply what is left; for each of the two products by itself. All
 // state is in the layer's tensors (torch/decide/plan_tensor.h, torch/sparse/product_choice.h).
 //
-// A product that is done densely is exact: pruning it would cost time and gain none.
+// A product that is done densely is exact: pruning it would cost time and gain none. But on a
+// device, where nothing is multiplied sparsely, the gradient is pruned as it was asked for, and then
+// multiplied.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -20,7 +22,10 @@
 #include "torch/checks.h"
 #include "torch/decide/gradient_backend.h"
 #include "torch/decide/plan_tensor.h"
+#include "torch/decide/state_place.h"
+#include "torch/device/launcher.h"
 #include "torch/errors.h"
+#include "torch/find_op.h"
 #include "torch/no_gradient.h"
 #include "torch/sparse/product_choice.h"
 #include "torch/sparse/products.h"
@@ -122,14 +127,53 @@ class GatedProduct : public GradientValues {
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
+// The gradient of a layer on a device as a product is to see it; nothing where it is not to be
+// pruned, or on the CPU.
+std::optional<at::Tensor> pruned_on_device(Product product, const SparseLayerState& state,
+                                           LayerBackward& layer, std::int64_t stream,
+                                           const char* op) {
+  const at::Tensor& gradient = layer.gradient();
+  if (!has_device_kernels(gradient.device().type())) return std::nullopt;
+  ProductChoice choice(state.choice, product, op);
+  if (choice.is_timing()) return std::nullopt;
+  const bool is_weight = product == Product::kWeight;
+  const at::Tensor& plan = is_weight ? state.weight_plan : state.input_plan;
+  const at::Tensor& stats = is_weight ? state.weight_stats : state.input_stats;
+  bring_state(gradient, plan, stats, op);
+  if (!is_on_device(plan) &&
+      !(read_plan(plan, op).options.settings.sparsity > 0))  // for a method of the host alone
+    return std::nullopt;
+  static const auto compress =
+      find_op<at::Tensor(const at::Tensor&, at::Tensor, at::Tensor, std::int64_t)>(
+          "slimgrad::compress_gradient");
+  at::Tensor pruned = compress.call(gradient, plan, stats, stream);
+  const auto lock = lock_plans();
+  choice.set_last(Way::kDense);
+  return pruned;
+}
+
 // What was not asked for is an empty tensor: an op returns tensors, not nothing.
 at::Tensor nothing(const at::Tensor& like) { return at::empty({0}, like.options()); }
 
+// `same(gradient)` is the layer with another gradient.
+template <typename Same>
 Gradients layer_backward(const char* op, LayerBackward& layer, const at::Tensor& like,
                          std::array<bool, 3> wanted, const SparseLayerState& state,
-                         std::int64_t stream) {
+                         std::int64_t stream, const Same& same) {
   Gradients result{nothing(like), nothing(like), nothing(like)};
   auto& [dx, dw, bias] = result;
+  if (wanted[0])
+    if (const auto pruned = pruned_on_device(Product::kInput, state, layer, stream, op)) {
+      dx = same(*pruned).dense_input_gradient();
+      wanted[0] = false;
+    }
+  if (wanted[1])
+    if (const auto pruned = pruned_on_device(Product::kWeight, state, layer, stream, op)) {
+      const auto gradients = same(*pruned).dense_weight_gradient(wanted[2]);
+      dw = gradients.weight;
+      if (wanted[2]) bias = gradients.bias;
+      wanted[1] = wanted[2] = false;
+    }
   std::optional<GatedProduct> input, weight;
   if (wanted[0]) input.emplace(Product::kInput, state, layer, stream, op);
   if (wanted[1]) weight.emplace(Product::kWeight, state, layer, stream, op);
@@ -161,8 +205,13 @@ struct BackwardKernels {
   static Gradients run(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight,
                        Conv... conv, std::array<bool, 3> wanted, at::TensorList state,
                        std::int64_t stream) {
-    LayerBackward layer(kOp, gradient, x, weight, ConvArguments(conv...));
-    return layer_backward(kOp, layer, x, wanted, SparseLayerState::from_list(state, kOp), stream);
+    const ConvArguments arguments(conv...);
+    const auto layer_with = [&](const at::Tensor& g) {
+      return LayerBackward(kOp, g, x, weight, arguments);
+    };
+    LayerBackward layer = layer_with(gradient);
+    return layer_backward(kOp, layer, x, wanted, SparseLayerState::from_list(state, kOp), stream,
+                          layer_with);
   }
 
   static Gradients meta(const at::Tensor&, const at::Tensor& x, const at::Tensor& weight, Conv...,

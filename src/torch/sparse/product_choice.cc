@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "torch/checks.h"
 #include "torch/decide/plan_tensor.h"
+#include "torch/decide/state_place.h"
 
 namespace slimgrad::torch_ops {
 namespace {
@@ -117,7 +118,7 @@ void check_layer_state(const at::Tensor& x, const SparseLayerState& state, const
   const auto lock = lock_plans();
   const auto check_product = [&](const at::Tensor& plan, const char* plan_name,
                                  const at::Tensor& stats, const char* stats_name) {
-    if (has_values(x, plan))
+    if (!is_on_device(plan) && has_values(x, plan))
       check_product_settings(read_plan(plan, op, plan_name).options.settings, op);
     if (has_values(x, stats)) check_layer_stats(stats, op, stats_name);
   };
