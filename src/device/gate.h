@@ -1,6 +1,6 @@
 // A gradient through a gate, wholly on a device: what arrays/decide/gate_pass.cc does, in four
-// kernels and a fill of memory, without a look of the host at anything. The arithmetic is the CPU's:
-// integer sums of a sample, and rules that both compile (math/decide/*_rules.h).
+// kernels and a fill of memory, without a look of the host at anything. The arithmetic is the
+// CPU's: integer sums of a sample, and rules that both compile (math/decide/*_rules.h).
 //
 //   GateSee      takes the sample and, for a format, the largest magnitude
 //   GateDecide   statistics and treatment; one block (gate_decide.h)
@@ -72,16 +72,16 @@ constexpr kernels::WideInteger square_of_log2(const GateSums& sums) {
 struct GateScratch {
   // Zeros at first.
   GateSums sample;
-  std::uint32_t max_bits;        // of the whole gradient, where a format is wanted
-  std::uint32_t num_nonfinite;   // not used
-  std::uint64_t counts[3];       // of the result: zeros, at_threshold, nonfinite
+  std::uint32_t max_bits;       // of the whole gradient, where a format is wanted
+  std::uint32_t num_nonfinite;  // not used
+  std::uint64_t counts[3];      // of the result: zeros, at_threshold, nonfinite
   // Written before they are read.
   std::uint64_t draw;
-  double mean_square;            // of the sample
+  double mean_square;  // of the sample
   kernels::LoopTreatment treatment;
-  std::uint32_t is_treated;      // else the gradient is left as it is
+  std::uint32_t is_treated;  // else the gradient is left as it is
   Treats treats;
-  float before[kMostCompared];   // the values of the sample that are compared
+  float before[kMostCompared];  // the values of the sample that are compared
   BinMoments prefix[LogHistogram::kNumBins + 1];
   double terms[LogHistogram::kNumBins];
 };
@@ -95,9 +95,9 @@ struct GatePlan {
   // A whole number from `least` to `most`.
   SLIMGRAD_HD std::int64_t whole(int field, std::int64_t least, std::int64_t most) const {
     const double x = fields[field];
-    return !(x >= static_cast<double>(least))  ? least
-           : x >= static_cast<double>(most) ? most
-                                            : static_cast<std::int64_t>(x);
+    return !(x >= static_cast<double>(least)) ? least
+           : x >= static_cast<double>(most)   ? most
+                                              : static_cast<std::int64_t>(x);
   }
   SLIMGRAD_HD int small(int field, int most) const {
     return static_cast<int>(whole(field, 0, most));
@@ -323,10 +323,9 @@ struct GateCompare {
         const std::uint64_t i = first + static_cast<std::uint64_t>(thread);
         // Beyond the end, and where x is not finite, there are zeros, which change no sum.
         const ComparedValue value =
-            i < num_compared
-                ? ComparedValue(a.scratch->before[i],
-                                kernels::to_float(a.out[sample.position(i * every)]))
-                : ComparedValue(std::numeric_limits<float>::infinity(), 0);
+            i < num_compared ? ComparedValue(a.scratch->before[i],
+                                             kernels::to_float(a.out[sample.position(i * every)]))
+                             : ComparedValue(std::numeric_limits<float>::infinity(), 0);
         shared.terms[kXX][thread] = value.xx;
         shared.terms[kXE][thread] = value.xe;
         shared.terms[kEE][thread] = value.ee;

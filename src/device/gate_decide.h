@@ -21,7 +21,7 @@ struct GateDecideArguments {
   GateScratch* scratch;
   std::uint64_t size;
   std::int64_t stream;
-  double largest;            // that the type holds
+  double largest;               // that the type holds
   std::uint32_t mantissa_bits;  // of the type: 23, 7 or 10
   FormatCrossover crossovers[kNumFormatCrossovers];
 };
@@ -268,15 +268,15 @@ struct GateDecide {
     SLIMGRAD_HD double find_threshold() const {
       const StatsNumbers& stats = shared.stats;
       if (settings.prune != PruneKind::kStochastic)
-        return magnitude_quantile(a.scratch->sample.counts, shared.num_nonzero,
-                                  stats.zero_fraction, stats.max_abs, settings.sparsity);
+        return magnitude_quantile(a.scratch->sample.counts, shared.num_nonzero, stats.zero_fraction,
+                                  stats.max_abs, settings.sparsity);
       if (settings.sparsity <= stats.zero_fraction) return 0;
       const double nonzero = 1 - stats.zero_fraction;
       if (settings.method == ThresholdMethod::kEmpirical)
-        return threshold_of(EmpiricalRule(
-            shares(), static_cast<const BinMoments*>(a.scratch->prefix), stats.max_abs,
-            stats.mean_abs / nonzero, stats.mean_square / nonzero,
-            shared.num_nonzero == stats.num_nonzero()));
+        return threshold_of(
+            EmpiricalRule(shares(), static_cast<const BinMoments*>(a.scratch->prefix),
+                          stats.max_abs, stats.mean_abs / nonzero, stats.mean_square / nonzero,
+                          shared.num_nonzero == stats.num_nonzero()));
       if (settings.method == ThresholdMethod::kLognormal && stats.log_std > 0)
         return threshold_of(LognormalRule(stats.log_mean, stats.log_std, SquareRoot()));
       const bool is_single = settings.method == ThresholdMethod::kLognormal;
@@ -359,14 +359,13 @@ struct GateDecide {
     kernels::LoopTreatment made;
     made.threshold = a.mantissa_bits == 23  ? kernels::threshold_for<float>(chosen.threshold)
                      : a.mantissa_bits == 7 ? kernels::threshold_for<BFloat16Bits>(chosen.threshold)
-                                         : kernels::threshold_for<Float16Bits>(chosen.threshold);
+                                            : kernels::threshold_for<Float16Bits>(chosen.threshold);
     made.quantizes = chosen.quantizes;
     if (chosen.quantizes) {
       const auto scale = static_cast<float>(chosen.scale);
       const double top = kernels::largest_that_fits(chosen.format, scale, a.largest);
       if (!(top > 0)) return false;
-      made.grid =
-          kernels::grid_for(chosen.format, scale, top, chosen.rounding, chosen.underflow);
+      made.grid = kernels::grid_for(chosen.format, scale, top, chosen.rounding, chosen.underflow);
     }
     made.seed = draw;
     a.scratch->treatment = made;
@@ -390,8 +389,7 @@ struct GateDecide {
                                        const StatsNumbers& stats) {
     double* const report = a.stats + kStatsTensorSize;
     report[kElementsReport] = static_cast<double>(a.size);
-    report[kSparsityWantedReport] =
-        settings.prune == PruneKind::kNone ? 0 : settings.sparsity;
+    report[kSparsityWantedReport] = settings.prune == PruneKind::kNone ? 0 : settings.sparsity;
     report[kSparsityReport] = stats.zero_fraction;
     report[kAtThresholdReport] = 0;
     report[kCosineReport] = 1;

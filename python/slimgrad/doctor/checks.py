@@ -124,9 +124,9 @@ def _packed(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
 
 
 def _gated(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
-    """Gradients, plans and reports: with a scale by the maximum, which a gate looks for in a pass of
-    its own; pruned and in few bits; and with small values dropped, by a threshold that devices ask
-    the host for."""
+    """Gradients, plans and reports: scaled by the maximum, which a gate looks for in a pass of its
+    own; pruned and in few bits; and with small values dropped, by a threshold that the host finds
+    for devices, too."""
     results = []
     for options in (
         {"bits": 6, "scale_method": "max"},
