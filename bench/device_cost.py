@@ -266,8 +266,10 @@ def _operations() -> Iterator[Operation]:
     yield Operation("max_magnitude", "vector_norm(inf)", lambda x: norm(x, float("inf")))
     yield Operation("quantize", "a cast to float8 and back, with a scale", _quantize)
     yield Operation("prune", "abs, rand_like, lt, clamp_min, copysign, where", _prune)
-    yield Operation("prune_quantize", "both of these", lambda x: _quantize(_prune(x)))
+    yield Operation("prune_quantize", "those of both", lambda x: _quantize(_prune(x)))
     yield Operation("drop", "hardshrink", lambda x: aten.hardshrink(x, 0.5))
+    yield Operation("gate_see", "vector_norm(inf)", lambda x: norm(x, float("inf")))
+    yield Operation("gate_apply", "those of prune and quantize", lambda x: _quantize(_prune(x)))
     for bits in (1, 2, 3, 4):
         yield Operation(f"step_codes{bits}", "none: it keeps the input", None)
     for kernel in (*(f"step_backward{bits}" for bits in (1, 2, 3, 4)), "inverse_backward"):
