@@ -11,8 +11,8 @@
 //
 // One thread at a time may use a group; backward passes may run meanwhile.
 //
-// State on a device is read by all that looks at it, which waits: reports, state, and once a step an
-// allocation or a dynamic loss scale, all layers by one copy.
+// State on a device is read by all that looks at it, which waits: reports, state, and once a step
+// an allocation or a dynamic loss scale, all layers by one copy.
 //
 // Surprise. A product whose sparsity is 0 is dense and exact, and no part of a budget.
 #ifndef SLIMGRAD_GATE_GROUP_H_
@@ -76,8 +76,8 @@ class GateGroup {
   // The same for the budget of one gate, if that had a backward pass since it was last done: for
   // callers that enter layers without knowing when a step begins.
   void enter(std::string_view name);
-  // Whether a gate of a budget, that of inputs or the other one, had a backward pass since; of gates
-  // on a device, whether any gate there had: nothing waits.
+  // Whether a gate of a budget, that of inputs or the other one, had a backward pass since; of
+  // gates on a device, whether any gate there had: nothing waits.
   bool has_news(bool at_inputs) const;
   // The targets of such a budget, by the indices of its gates.
   std::vector<CosineTarget> targets(bool at_inputs) const;
@@ -126,7 +126,8 @@ class GateGroup {
   GroupOptions options_;
   std::vector<Gate> gates_;
   std::vector<Layer> layers_;  // that are sparse
-  std::uint64_t looked_at_[2] = {~std::uint64_t{0}, ~std::uint64_t{0}};  // passes of devices by then
+  std::uint64_t looked_at_[2] = {~std::uint64_t{0},
+                                 ~std::uint64_t{0}};  // passes of devices by then
 };
 
 }  // namespace slimgrad

@@ -2,9 +2,9 @@
 // Put one behind a layer, and the layer's backward works on the compressed gradient of its output.
 //
 // All state is in two float64 tensors that the caller owns and may save: `plan` (settings,
-// counters, the plan in force) and `stats` (what the last backward pass saw and did). The same state
-// and input give the same result on any number of threads and on any device. Backward writes both
-// tensors.
+// counters, the plan in force) and `stats` (what the last backward pass saw and did). The same
+// state and input give the same result on any number of threads and on any device. Backward writes
+// both tensors.
 //
 // On a device with kernels of slimgrad the gate moves both tensors there, and no pass waits for the
 // device: they stay the same tensors, with their memory elsewhere. Reading them waits, as

@@ -71,19 +71,33 @@ std::vector<double> stats_of(const GatePassage& passage) {
 TEST(GateFields, LieWhereTheVisitorsPutThem) {
   int size = 0, next = 0;
   const auto at = [&](const char* name, int width) {
-    const std::pair<const char*, int> known[] = {
-        {"min_elements", kMinElementsField}, {"sample_size", kSampleSizeField},
-        {"refresh_every", kRefreshEveryField}, {"warmup", kWarmupField}, {"prune", kPruneField},
-        {"method", kMethodField}, {"bits", kBitsField}, {"format", kExponentBitsField},
-        {"split", kSplitField}, {"scale_method", kScaleMethodField},
-        {"rounding", kRoundingField}, {"underflow", kUnderflowField}, {"target", kTargetField},
-        {"asked_scale", kAskedScaleField}, {"allocation", kAllocationField},
-        {"dynamic_scale", kDynamicScaleField}, {"schedule", kScheduleField},
-        {"seed", kSeedLowField}, {"calls", kCallsField}, {"due", kDueField},
-        {"sparsity", kSparsityField}, {"fixed_scale", kFixedScaleField},
-        {"threshold", kThresholdField}, {"drops", kDropsField},
-        {"quantizer", kFormatExponentField}, {"good_steps", kGoodStepsField},
-        {"seen_calls", kSeenCallsField}};
+    const std::pair<const char*, int> known[] = {{"min_elements", kMinElementsField},
+                                                 {"sample_size", kSampleSizeField},
+                                                 {"refresh_every", kRefreshEveryField},
+                                                 {"warmup", kWarmupField},
+                                                 {"prune", kPruneField},
+                                                 {"method", kMethodField},
+                                                 {"bits", kBitsField},
+                                                 {"format", kExponentBitsField},
+                                                 {"split", kSplitField},
+                                                 {"scale_method", kScaleMethodField},
+                                                 {"rounding", kRoundingField},
+                                                 {"underflow", kUnderflowField},
+                                                 {"target", kTargetField},
+                                                 {"asked_scale", kAskedScaleField},
+                                                 {"allocation", kAllocationField},
+                                                 {"dynamic_scale", kDynamicScaleField},
+                                                 {"schedule", kScheduleField},
+                                                 {"seed", kSeedLowField},
+                                                 {"calls", kCallsField},
+                                                 {"due", kDueField},
+                                                 {"sparsity", kSparsityField},
+                                                 {"fixed_scale", kFixedScaleField},
+                                                 {"threshold", kThresholdField},
+                                                 {"drops", kDropsField},
+                                                 {"quantizer", kFormatExponentField},
+                                                 {"good_steps", kGoodStepsField},
+                                                 {"seen_calls", kSeenCallsField}};
     ASSERT_LT(next, static_cast<int>(std::size(known)));
     EXPECT_STREQ(known[next].first, name);
     EXPECT_EQ(known[next++].second, size) << name;
@@ -101,9 +115,9 @@ TEST(GateFields, LieWhereTheVisitorsPutThem) {
       gate);
   EXPECT_EQ(size, kPlanFields);
   const std::pair<const char*, int> reports[] = {
-      {"elements", kElementsReport}, {"sparsity_wanted", kSparsityWantedReport},
-      {"sparsity", kSparsityReport}, {"at_threshold", kAtThresholdReport},
-      {"cosine", kCosineReport}, {"relative_error", kRelativeErrorReport},
+      {"elements", kElementsReport},   {"sparsity_wanted", kSparsityWantedReport},
+      {"sparsity", kSparsityReport},   {"at_threshold", kAtThresholdReport},
+      {"cosine", kCosineReport},       {"relative_error", kRelativeErrorReport},
       {"nonfinite", kNonfiniteReport}, {"compressed", kCompressedReport},
       {"saturated", kSaturatedReport}, {"bias", kBiasReport}};
   int index = 0;

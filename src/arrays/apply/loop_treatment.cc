@@ -23,8 +23,7 @@ kernels::Grid make_grid(std::string_view op, const Quantizer& quantizer, DType t
 float make_threshold(std::string_view op, double threshold, DType type) {
   check(threshold >= 0 && threshold <= largest_of(type), op,
         "a threshold that is not negative and that the type can hold", threshold);
-  return with_value_type(type,
-                         [&]<typename T>() { return kernels::threshold_for<T>(threshold); });
+  return with_value_type(type, [&]<typename T>() { return kernels::threshold_for<T>(threshold); });
 }
 
 }  // namespace slimgrad

@@ -92,8 +92,7 @@ PruneKind parse_prune_kind(std::string_view name) {
 }
 
 Treatment choose_treatment(const TensorStats& stats, const GradientSettings& settings) {
-  return treatment_of(
-      choose(stats, rule_settings(settings), MeasuredTensor(stats, settings)));
+  return treatment_of(choose(stats, rule_settings(settings), MeasuredTensor(stats, settings)));
 }
 
 Treatment guard_treatment(const Treatment& old, const TensorStats& stats,

@@ -1,5 +1,5 @@
-// A treatment, as numbers, as the inner loop wants it (loop_treatment.h): `constexpr` rules that CPU
-// and devices share, for arguments that were checked.
+// A treatment, as numbers, as the inner loop wants it (loop_treatment.h): `constexpr` rules that
+// CPU and devices share, for arguments that were checked.
 #ifndef SLIMGRAD_KERNELS_APPLY_MAKE_TREATMENT_H_
 #define SLIMGRAD_KERNELS_APPLY_MAKE_TREATMENT_H_
 

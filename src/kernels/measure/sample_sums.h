@@ -125,7 +125,8 @@ constexpr void numbers_of(const Sums& sums, std::uint64_t num_nonzero,
 inline TensorStats stats_of(const SampleSums& sums) noexcept {
   TensorStats stats;
   stats.histogram.counts = sums.counts;
-  numbers_of(sums, stats.histogram.total(), [](double x) { return std::sqrt(x); }, stats);
+  numbers_of(
+      sums, stats.histogram.total(), [](double x) { return std::sqrt(x); }, stats);
   return stats;
 }
 

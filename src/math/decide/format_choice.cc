@@ -102,8 +102,7 @@ std::optional<ScaleExponents> useful_scale_exponents(const FloatFormat& format,
   const auto first = std::find_if(histogram.counts.begin(), histogram.counts.end(), occupied);
   if (first == histogram.counts.end()) return std::nullopt;
   const auto last = std::find_if(histogram.counts.rbegin(), histogram.counts.rend(), occupied);
-  return useful_scale_exponents(grid_of(format),
-                                static_cast<int>(first - histogram.counts.begin()),
+  return useful_scale_exponents(grid_of(format), static_cast<int>(first - histogram.counts.begin()),
                                 static_cast<int>(histogram.counts.rend() - last - 1));
 }
 

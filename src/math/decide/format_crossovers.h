@@ -1,6 +1,6 @@
-// best_format() of a lognormal by table: the deviations at which a width changes its mind. A look-up
-// costs nothing, which matters in every layer of every step; finding the rows takes milliseconds.
-// Each lies within a thousandth of where the mind changes; a test finds them anew.
+// best_format() of a lognormal by table: the deviations at which a width changes its mind. A
+// look-up costs nothing, which matters in every layer of every step; finding the rows takes
+// milliseconds. Each lies within a thousandth of where the mind changes; a test finds them anew.
 #ifndef SLIMGRAD_MATH_DECIDE_FORMAT_CROSSOVERS_H_
 #define SLIMGRAD_MATH_DECIDE_FORMAT_CROSSOVERS_H_
 

@@ -198,8 +198,8 @@ constexpr double error_at_scale(const Octaves& octaves, const FormatGrid& grid, 
                                 ErrorKind kind) {
   const int bottom_field = grid.min_exponent() + scale_exponent + OctaveErrors::kFloatBias;
   const int top_field = grid.max_exponent() + scale_exponent + OctaveErrors::kFloatBias;
-  const double top = (2 - power_of_two(-grid.mantissa_bits)) *
-                     power_of_two(grid.max_exponent() + scale_exponent);
+  const double top =
+      (2 - power_of_two(-grid.mantissa_bits)) * power_of_two(grid.max_exponent() + scale_exponent);
   double sum = 0;
   for (int field = 0; field < OctaveErrors::kOctaves; ++field) {
     const OctaveErrors& octave = octaves[field];

@@ -14,7 +14,8 @@ double quantizer_error(const Quantizer& quantizer, const LogHistogram& histogram
     if (histogram.counts[bin] == 0) continue;
     auto& known = covered[bin % kBinsAnOctave];
     if (!known && errors.covers(bin)) known = errors.covered(bin);
-    sum += errors.of_bin(bin, static_cast<double>(histogram.counts[bin]), known.value_or(BinErrors::Covered{}));
+    sum += errors.of_bin(bin, static_cast<double>(histogram.counts[bin]),
+                         known.value_or(BinErrors::Covered{}));
   }
   return errors.total(sum);
 }

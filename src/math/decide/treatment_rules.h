@@ -137,10 +137,11 @@ constexpr ChosenTreatment choose(const Stats& stats, const TreatmentSettings& se
 
   // Pruning may put a value above the maximum: the threshold itself.
   const double reach = std::max(stats.max_abs, treatment.threshold);
-  treatment.format = settings.has_format ? settings.format
-                     : treatment.prunes()
-                         ? covering_format(settings.bits, portable_log2(reach / treatment.threshold))
-                         : tensor.format();
+  treatment.format =
+      settings.has_format ? settings.format
+      : treatment.prunes()
+          ? covering_format(settings.bits, portable_log2(reach / treatment.threshold))
+          : tensor.format();
   treatment.scale = settings.fixed_scale;
   if (!(treatment.scale > 0))
     treatment.scale = scale_for(treatment, tensor.scale(treatment.format, reach), settings);
@@ -163,9 +164,10 @@ constexpr ChosenTreatment guard(const ChosenTreatment& old, const Stats& stats,
     constexpr double kLargestExcess = 4;
     const double reach = std::max(stats.max_abs, guarded.threshold);
     const double today = tensor.scale(guarded.format, reach), most = kLargestExcess * today;
-    const double scale = guarded.scale < today ? today : most < guarded.scale ? most : guarded.scale;
-    if (scale != guarded.scale)
-      guarded.scale = usable_scale(scale_for(guarded, scale, settings));
+    const double scale = guarded.scale < today  ? today
+                         : most < guarded.scale ? most
+                                                : guarded.scale;
+    if (scale != guarded.scale) guarded.scale = usable_scale(scale_for(guarded, scale, settings));
   }
   keep_threshold(guarded, settings);
   return guarded;

@@ -25,8 +25,8 @@ struct GradientBackend {
 };
 
 extern const GradientBackend kCpuBackend;
-// For gates whose plans the host alone can make: treatment and maximum by kernels of src/device, the
-// sample by ATen's operators; the host waits for sample, maximum and counts.
+// For gates whose plans the host alone can make: treatment and maximum by kernels of src/device,
+// the sample by ATen's operators; the host waits for sample, maximum and counts.
 extern const GradientBackend kDeviceBackend;
 extern const GradientBackend kAtenBackend;
 

@@ -33,8 +33,7 @@ void pass_on_device(const at::Tensor& in, const at::Tensor& out, const at::Tenso
                     const at::Tensor& stats, std::int64_t stream) {
   using device::GateScratch;
   const auto size = static_cast<std::uint64_t>(in.numel());
-  const at::Tensor memory =
-      at::empty({sizeof(GateScratch)}, plan.options().dtype(at::kByte));
+  const at::Tensor memory = at::empty({sizeof(GateScratch)}, plan.options().dtype(at::kByte));
   auto* const scratch = written_by_kernel<GateScratch>(memory);
   auto* const plan_fields = written_by_kernel<double>(plan);
   auto* const stats_fields = written_by_kernel<double>(stats);
@@ -44,12 +43,9 @@ void pass_on_device(const at::Tensor& in, const at::Tensor& out, const at::Tenso
   with_element_type(in.scalar_type(), [&]<typename T>() {
     const T* const values = read_by_kernel<T>(in);
     T* const results = written_by_kernel<T>(out);
-    start<device::GateSee<T>>({.in = values,
-                               .size = size,
-                               .plan = plan_fields,
-                               .scratch = scratch,
-                               .stream = stream},
-                              in);
+    start<device::GateSee<T>>(
+        {.in = values, .size = size, .plan = plan_fields, .scratch = scratch, .stream = stream},
+        in);
     device::GateDecideArguments decide = {.plan = plan_fields,
                                           .stats = stats_fields,
                                           .scratch = scratch,
@@ -60,14 +56,14 @@ void pass_on_device(const at::Tensor& in, const at::Tensor& out, const at::Tenso
                                           .crossovers = {}};
     std::copy_n(kFormatCrossovers, kNumFormatCrossovers, decide.crossovers);
     start<device::GateDecide>(decide, in);
-    start<device::GateApply<T>>(
-        {.in = values, .out = results, .size = size, .scratch = scratch}, in);
+    start<device::GateApply<T>>({.in = values, .out = results, .size = size, .scratch = scratch},
+                                in);
     start<device::GateCompare<T>>({.out = results,
-                                  .size = size,
-                                  .plan = plan_fields,
-                                  .stats = stats_fields,
-                                  .scratch = scratch},
-                                 in);
+                                   .size = size,
+                                   .plan = plan_fields,
+                                   .stats = stats_fields,
+                                   .scratch = scratch},
+                                  in);
   });
   ++num_passes;
 }

@@ -20,7 +20,8 @@ bool plans_on_device(const GateState& gate);
 
 // Moves the state of a gate to where gradients like x want it. Everybody who holds its tensors sees
 // the move: they stay the same tensors. Reads the plan, if it is on the CPU, and so refuses a bad
-// one; waits, if it comes from a device. Does nothing for tensors that stand for others (fake ones).
+// one; waits, if it comes from a device. Does nothing for tensors that stand for others (fake
+// ones).
 void bring_state(const at::Tensor& x, const at::Tensor& plan, const at::Tensor& stats,
                  std::string_view op);
 // The same for x on a device.

@@ -3,8 +3,8 @@
 // state is in the layer's tensors (torch/decide/plan_tensor.h, torch/sparse/product_choice.h).
 //
 // A product that is done densely is exact: pruning it would cost time and gain none. But on a
-// device, where nothing is multiplied sparsely, the gradient is pruned as it was asked for, and then
-// multiplied.
+// device, where nothing is multiplied sparsely, the gradient is pruned as it was asked for, and
+// then multiplied.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

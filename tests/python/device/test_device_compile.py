@@ -73,8 +73,7 @@ def layers():
 
 
 def test_no_graph_break():
-    """One graph on the device, with the gradients that it has without torch.compile. (Gates have
-    their state on the CPU, which fake tensors of another device refuse.)"""
+    """One graph on the device, with the gradients that it has without torch.compile."""
     import testdevice
 
     device = testdevice.load()

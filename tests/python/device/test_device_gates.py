@@ -259,11 +259,11 @@ def test_states_travel_between_cpu_and_device(device):
 def test_sparse_products_are_dense_products_of_a_pruned_gradient(device):
     torch.manual_seed(0)
     linear = nn.Linear(40, 30).to(device)
-    control = sg.compress(linear, gradients=sg.Prune(weight=0.8, input=0.0), seed=1, min_elements=1)
+    control = sg.compress(linear, gradients=sg.Prune(weight=0.8), seed=1, min_elements=1)
     x = gradient((500, 40), 1).to(device).requires_grad_()
     g = gradient((500, 30), 2).to(device)
     linear(x).backward(g)
-    row = control.report()["weight"]
+    (row,) = control.report().values()
     assert row["way"] == "dense" and row["compressed"] and abs(row["sparsity"] - 0.8) < 0.03
     pruned = ops.prune(g.cpu(), row["threshold"], 0)
     assert (pruned == 0).float().mean() > 0.7
