@@ -195,6 +195,13 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("_build_facts() -> (str, bool, bool)");
   m.def("_device_kernels() -> (bool, bool)");  // whether they are built in, and wanted
 
+  // For looking into kernels of devices (device/kernel_list.h): what each moves, as its description
+  // says (names, threads of a block, blocks, bytes read and written); what is launched between
+  // `begins` and the call without it (names, bytes read and written, milliseconds).
+  m.def(
+      "_device_kernel_costs(int size, int bits, int group) -> (str[], int[], int[], int[], int[])");
+  m.def("_record_launches(bool begins) -> (str[], int[], int[], float[])");
+
   // What backward keeps. pack_saved packs with a few bits a value, into int32 words
   // (formats/saved.h) whose draws are those of `number` among all of a seed; group 0 is the default
   // one. pack_exact leaves zeros out, into bytes; none if that does not pay. Values are taken in

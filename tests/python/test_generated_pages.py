@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import diloco, distributed_cost, distributed_page, marked, saved_page
+from bench import device_cost, diloco, distributed_cost, distributed_page, marked, saved_page
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results"
@@ -31,6 +31,11 @@ def test_the_table_of_diloco():
     is_measured = (RECORDS / "diloco.json").exists()
     made = diloco.table(record("diloco") if is_measured else {"rows": []})
     assert marked.read(ROOT / "docs" / "distributed.md", diloco.WRITER) == made
+
+
+def test_the_table_of_device_kernels():
+    made = device_cost.table(record("device_cost"))
+    assert marked.read(ROOT / "docs" / "gpu.md", device_cost.WRITER) == made.strip("\n")
 
 
 def test_a_part_is_replaced_and_the_rest_stays(tmp_path):
