@@ -78,8 +78,9 @@ class DeviceBackend final : public c10d::Backend {
 // From now on the group takes tensors of the test device, too.
 void serve_group(const std::string& name) {
   const auto group = c10d::resolve_process_group(name);
-  group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM,
-                    c10::make_intrusive<DeviceBackend>(group->getBackend(c10::kCPU)));
+  const auto backend = c10::make_intrusive<DeviceBackend>(group->getBackend(c10::kCPU));
+  backend->setGroupUid(name);  // a group takes its name from any of its backends
+  group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM, backend);
 }
 
 TORCH_LIBRARY_FRAGMENT(testdevice, m) { m.def("serve_group", serve_group); }
