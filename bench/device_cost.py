@@ -126,33 +126,33 @@ def bytes_in_flight(ptx: str) -> int:
 
 def loads_of_kernels() -> dict[str, int]:
     file = COMPILED / "kernels.sm_80.ptx"
-    parts = re.split(r"^\.visible \.entry (\w+)\(", file.read_text(), flags=re.MULTILINE)
+    text = file.read_text() if file.exists() else ""
+    parts = re.split(r"^\.visible \.entry (\w+)\(", text, flags=re.MULTILINE)
     return {n: bytes_in_flight(t) for n, t in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def kernels() -> dict[str, dict]:
-    """By name: what the description and the compiled code say, and the time that follows."""
+    """By name: what the description and the compiled code say, and the time that follows. Of a
+    kernel that was not compiled there are bytes and their time alone."""
     compiled = {gpu.code: resources(gpu.code) for gpu in GPUS}
-    if not all(compiled.values()):
-        raise SystemExit(
-            "bench.device_cost: expected compiled kernels: make check-device, with nvcc"
-        )
     in_flight, record = loads_of_kernels(), {}
     costs = ops._device_kernel_costs(VALUES, BITS, GROUP)
     for name, threads, blocks, read, written in zip(*costs, strict=True):
+        loads = in_flight.get(name, 0)
         row = {"threads": threads, "read": read / VALUES, "written": written / VALUES}
-        row |= {"in_flight": in_flight[name], "on": {}}
+        row |= {"in_flight": loads or None, "on": {}}
         for gpu in GPUS:
-            registers, shared = compiled[gpu.code][name]
-            resident = resident_threads(threads, registers, shared, gpu)
-            of_grid = {"threads": threads * blocks, "resident": resident}
-            row["on"][gpu.name] = {
-                "registers": registers,
-                "shared": shared,
-                "occupancy": resident / MOST_THREADS,
-                "predicted_us": 1e6
-                * seconds(gpu, read, written, in_flight=in_flight[name], **of_grid),
-            }
+            on: dict[str, float | None] = {"registers": None, "shared": None, "occupancy": None}
+            resident = 0
+            if loads:
+                registers, shared = compiled[gpu.code][name]
+                resident = resident_threads(threads, registers, shared, gpu)
+                on = {"registers": registers, "shared": shared}
+                on["occupancy"] = resident / MOST_THREADS
+            on["predicted_us"] = 1e6 * seconds(
+                gpu, read, written, threads=threads * blocks, resident=resident, in_flight=loads
+            )
+            row["on"][gpu.name] = on
         record[name] = row
     return record
 
@@ -328,12 +328,16 @@ def _cells(of: Operation, record: dict) -> Iterator[str]:
         _joined,
         (
             [f"{row['read'] + row['written']:.3g}" for row in rows],
-            ["-" if count is None else f"{count:.3g}" for count in counted],
-            [str(row["registers"]) for row in on[0]],
-            [f"{row['occupancy']:.0%}" for row in on[0]],
+            [_or_dash(count, ".3g") for count in counted],
+            [_or_dash(row["registers"], "d") for row in on[0]],
+            [_or_dash(row["occupancy"], ".0%") for row in on[0]],
             *([f"{row['predicted_us']:.0f}" for row in rows] for rows in on),
         ),
     )
+
+
+def _or_dash(number: float | None, form: str) -> str:
+    return "-" if number is None else format(number, form)
 
 
 def _joined(of_types: list[str]) -> str:
