@@ -130,15 +130,16 @@ def page(speed: dict, convergence: dict | None) -> str:
     bars = bar_lines(rows)
     missed = sum("**missed**" in line for line in bars)
     lines = [
-        "`make bench-distributed` measures, `python -m bench.distributed_page` wrote this section "
-        f"from `results/distributed.json`. {speed['cores']} cores ({speed['cpu']}) carry all ranks, "
-        f"one thread each, torch {speed['torch']}, Gloo. Every rank has a network namespace behind a "
-        "link that `tc` limits in both directions; bytes are counted at its interface. A step is "
-        f"`backward()` of DDP on {speed['values'] / 1e6:.1f} million values whose gradients are "
-        "there at once, drawn from the distributions that they had in a real training "
+        "`make bench-distributed` measures, `python -m bench.distributed_page` wrote this "
+        f"section from `results/distributed.json`. {speed['cores']} cores ({speed['cpu']}) "
+        f"carry all ranks, one thread each, torch {speed['torch']}, Gloo. Every rank has a "
+        "network namespace behind a link that `tc` limits in both directions; bytes are "
+        "counted at its interface. A step is `backward()` of DDP on "
+        f"{speed['values'] / 1e6:.1f} million values whose gradients are there at once, drawn "
+        "from the distributions that they had in a real training "
         "(`bench/distributed_gradients.py`, `results/gradient_quantiles.json`): so it is the "
-        "exchange alone, with nothing to hide behind. Best of several steps; all exchanges take "
-        "turns in a run.",
+        "exchange alone, with nothing to hide behind. Best of several steps; all exchanges "
+        "take turns in a run.",
         "",
         "A cell: best seconds a step, times float32's speed in every run, CPU seconds of a rank's "
         "process in a step, megabytes that a rank sent. "
