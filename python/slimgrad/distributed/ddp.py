@@ -27,8 +27,7 @@ def exchange_bucket(plan: Plan, bucket):
     residuals = None
     if codec.error_feedback:
         residuals = [
-            plan._residual(name, x.numel(), codec, x.device)
-            for name, x in zip(names, gradients, strict=True)
+            plan._residual(name, x.numel(), codec) for name, x in zip(names, gradients, strict=True)
         ]
     handle = all_reduce(
         gradients,
@@ -43,8 +42,7 @@ def exchange_bucket(plan: Plan, bucket):
     assert handle is not None
     # Completed here and not by the exchange: its threads must not need Python's lock, which a
     # process that ends takes from them.
-    devices = [] if buffer.is_cpu else [buffer.device]
-    future: torch.futures.Future = torch.futures.Future(devices=devices)
+    future: torch.futures.Future = torch.futures.Future()
 
     def finish() -> None:
         handle.wait()
