@@ -93,6 +93,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device());
   }
+  c10::Stream getStreamFromGlobalPool(c10::Device of, bool) const override { return getStream(of); }
   c10::Stream getDefaultStream(c10::Device of) const override { return getStream(of); }
   c10::Stream exchangeStream(c10::Stream) const override { return getStream(device()); }
   void* getStreamNativeHandle(const c10::Stream) const override { return kStream; }
