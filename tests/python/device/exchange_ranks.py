@@ -188,7 +188,6 @@ def data_parallel(rank, world, device):
         ("packed8", {}),
         ("packed4", {"error_feedback": True}),
         ("uniform8", {}),
-        ("float32", {}),
     ):
         there, plan = trained(rank, device, codec, options)
         assert plan.step == 3
