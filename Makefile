@@ -102,7 +102,7 @@ test-wheel: wheel
 check-sdist: setup ## Build from the source distribution in a clean environment, and try it
 	scripts/check-sdist
 
-check-torch-builds: setup ## Repeat the tests with other builds and releases of torch (an hour, 15 GB)
+check-torch-builds: setup ## Repeat the tests with other builds and releases of torch (hours of a core, 20 GB)
 	scripts/check-torch-builds
 
 check-clang: setup ## Build everything with clang and run the C++ tests

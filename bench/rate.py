@@ -5,7 +5,8 @@
 Misses are payload size over wanted size less one: of generalized normal values, and of gradients of
 the weights of two networks (the demo's and a small GPT) after 20 steps, every tensor of 2^14 values
 or more. Times are of one thread, the best of several
-rounds in which all take turns, over the time of "uniform8" with stochastic rounding.
+rounds in which all take turns, over the time of "uniform8" with stochastic rounding, and over that
+of bits=8 at the step of the rate ("same"), which has the same number of bits up to 7 or so.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ def misses() -> list[dict]:
     return rows
 
 
+def encoded(x: torch.Tensor, out: torch.Tensor, **options) -> torch.Tensor:
+    return sg.encode(x, "uniform", rounding="stochastic", seed=1, out=out, **options)
+
+
 def times(seconds: float) -> list[dict]:
     torch.set_num_threads(1)
     rows = []
@@ -68,17 +73,24 @@ def times(seconds: float) -> list[dict]:
         for shape in SHAPES:
             x = gennorm(shape, 1 << bits)
             out = torch.empty(x.nbytes + x.nbytes // 60 + 64, dtype=torch.uint8)
-            ways = {"uniform8": {"bits": 8}} | {f"rate{r:g}": {"rate": r} for r in RATES}
+            ways: dict[str, dict] = {"uniform8": {"bits": 8}}
+            for rate in RATES:
+                step = sg.inspect(encoded(x, out, rate=rate))["scale"]
+                ways[f"rate{rate:g}"] = {"rate": rate}
+                ways[f"same{rate:g}"] = {"bits": 8, "scale": step}
             best = dict.fromkeys(ways, float("inf"))
             end = time.perf_counter() + seconds
             while time.perf_counter() < end:
                 for name, options in ways.items():
                     start = time.perf_counter()
-                    sg.encode(x, "uniform", rounding="stochastic", seed=1, out=out, **options)
+                    encoded(x, out, **options)
                     best[name] = min(best[name], time.perf_counter() - start)
             plain = best["uniform8"]
             row = {"values": f"2^{bits}", "shape": shape, "uniform8_gb_s": x.nbytes / plain / 1e9}
-            row |= {name: best[name] / plain for name in ways if name != "uniform8"}
+            for rate in RATES:
+                seconds_of_rate = best[f"rate{rate:g}"]
+                row[f"rate{rate:g}"] = seconds_of_rate / plain
+                row[f"same{rate:g}"] = seconds_of_rate / best[f"same{rate:g}"]
             rows.append({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
     return rows
 

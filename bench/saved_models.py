@@ -40,6 +40,15 @@ COMPILED_WAYS = [
 ]
 
 
+# Gates and sparse layers, against the same without them, eager and compiled.
+GRADIENTS = ("gates", "sparse")
+GRADIENT_WAYS = [
+    ", ".join(way)
+    for first in ("torch", COMPILED)
+    for way in ((first,), *((first, each) for each in GRADIENTS))
+]
+
+
 class Checkpointed(nn.Module):
     """A block whose inside is computed again in backward."""
 
@@ -162,7 +171,7 @@ class ResNet(nn.Module):
 
 
 class Encoder(nn.Module):
-    """BertModel of transformers, with the dropout of 0.1 that it has by default."""
+    """BertModel of transformers, by default with the dropout of 0.1 that it has."""
 
     def __init__(self, **config):
         import transformers
@@ -218,8 +227,9 @@ def _resnet(size: int, depths: list[int], width: int, batch: int) -> Network:
     )
 
 
-def _bert(length: int, width: int, depth: int, batch: int) -> Network:
-    title = f"BertModel of {depth} layers {width} wide, {batch} x {length} tokens"
+def _bert(length: int, width: int, depth: int, batch: int, dropout: float = 0.1) -> Network:
+    without = "" if dropout else ", no dropout"
+    title = f"BertModel of {depth} layers {width} wide{without}, {batch} x {length} tokens"
     config = {
         "vocab_size": 8192,
         "hidden_size": width,
@@ -227,10 +237,15 @@ def _bert(length: int, width: int, depth: int, batch: int) -> Network:
         "num_attention_heads": width // 64,
         "intermediate_size": 4 * width,
         "max_position_embeddings": length,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
     }
     return Network(
         title, batch, lambda: Encoder(**config), lambda n: (torch.randint(8192, (n, length)),)
     )
+
+
+NO_DROPOUT = "bert-no-dropout"  # for the suite `compile` alone
 
 
 def networks(quick: bool) -> dict[str, Network]:
@@ -241,6 +256,7 @@ def networks(quick: bool) -> dict[str, Network]:
             "gpt": _gpt(64, 64, 2, 4),
             "resnet": _resnet(32, [1, 1], 16, 4),
             "bert": _bert(64, 64, 2, 4),
+            NO_DROPOUT: _bert(64, 64, 2, 4, dropout=0.0),
         }
     else:
         found = {
@@ -248,9 +264,26 @@ def networks(quick: bool) -> dict[str, Network]:
             "gpt": _gpt(512, 384, 6, 4),
             "resnet": _resnet(224, [2, 2, 2, 2], 64, 8),
             "bert": _bert(256, 384, 6, 8),
+            NO_DROPOUT: _bert(256, 384, 6, 8, dropout=0.0),
         }
+    return _importable(found)
+
+
+def small_networks() -> dict[str, Network]:
+    """Such that some hundred steps of many runs take minutes."""
+    return _importable(
+        {
+            "gpt": _gpt(128, 128, 2, 8),
+            "resnet": _resnet(64, [1, 1], 32, 16),
+            "bert": _bert(128, 128, 2, 8),
+            NO_DROPOUT: _bert(128, 128, 2, 8, dropout=0.0),
+        }
+    )
+
+
+def _importable(found: dict[str, Network]) -> dict[str, Network]:
     if importlib.util.find_spec("transformers") is None:
-        del found["bert"]
+        return {name: network for name, network in found.items() if "bert" not in name}
     return found
 
 
@@ -282,7 +315,10 @@ class Training:
         self.way = way
         self.model = network.make()
         self.call: Callable = self.model
-        self.inner = way.removeprefix(COMPILED).removeprefix(", ")  # what is compiled
+        first = COMPILED if way.startswith(COMPILED) else "torch"
+        self.inner = way
+        if way == first or way.startswith(f"{first}, "):  # what is compiled
+            self.inner = way.removeprefix(first).removeprefix(", ")
         budget = 1.0
         if self.inner.startswith("budget"):
             budget = float(self.inner.split()[-1])
@@ -297,6 +333,11 @@ class Training:
 
     def options(self) -> dict:
         """What compress() is given: the way's own words."""
+        import slimgrad as sg
+
+        if self.inner in GRADIENTS:
+            how = {"gates": sg.Prune(0.8), "sparse": sg.Prune(weight=0.9, input=0.5)}
+            return {"gradients": how[self.inner]}
         pairs = (part.split("=") for part in self.inner.split(", "))
         return {name: int(value) if value.isdigit() else value for name, value in pairs}
 

@@ -247,6 +247,14 @@ def _compiled_bars(time: dict[str, dict], memory: dict[str, dict]) -> list[str]:
             + _verdict(ratio <= TIME)
         )
     needs = {way: row["peak"] - row["idle"] for way, row in memory.items()}
+    widths = [f"{COMPILED}, saved={bits}" for bits in (2, 4, 8)]
+    if set(widths) <= needs.keys():
+        by_width = [needs[way] for way in (*widths, COMPILED)]
+        lines.append(
+            "- what is needed grows with the bits (2, 4, 8, all): "
+            + f"{', '.join(f'{size:.0f}' for size in by_width)} MiB: "
+            + _verdict(by_width == sorted(by_width))
+        )
     for way in (way for way in needs if "budget" in way and ours in needs):
         if way not in time or ours not in time:
             continue
@@ -267,12 +275,18 @@ def compiled_section(record: dict) -> list[str]:
         "### Compiled graphs",
         "",
         f"`{record['command']}` (commits {commits}). The unit of times and bytes is torch.compile "
-        "as it is. *Needs*: the peak less what is idle. Losses: of the last tenth of 200 steps.",
+        "as it is. *Needs*: the peak less what is idle. Losses: of the last tenth of 200 steps. "
+        "Gates (`Prune(0.8)`) and sparse layers (`Prune(weight=0.9, input=0.5)`) are compared with "
+        "the same way without them.",
         "",
     ]
     for name in dict.fromkeys(row["part"].split(":")[0] for row in rows):
-        time, memory, losses = (_by_way(rows, f"{name}:{k}") for k in ("time", "memory", "losses"))
-        title = next(row["case"] for row in rows if row["part"].startswith(f"{name}:"))
+        time, memory, losses, gradients = (
+            _by_way(rows, f"{name}:{k}") for k in ("time", "memory", "losses", "gradients")
+        )
+        title = next(
+            row["case"] for row in rows if row["part"] in (f"{name}:time", f"{name}:memory")
+        )
         cells = []
         for way in {**memory, **time}:
             kept = memory.get(way)
@@ -288,9 +302,13 @@ def compiled_section(record: dict) -> list[str]:
         head = ["way", "kept, MiB", "times fewer", "needs, MiB", "step"]
         lines += [f"#### {title}", "", *(_table(head, cells) if cells else [])]
         if losses:
+            case = next(iter(losses.values()))["case"]
             cells = [[way, f"{row['loss']:.4f}"] for way, row in losses.items()]
-            lines += _table(["way", "loss"], cells)
-        parts = {"times": time, "memory": memory, "losses": losses}
+            lines += _table([f"way ({case})", "loss"], cells)
+        if gradients:
+            cells = [[way, f"{row['ratio']:.3f}"] for way, row in gradients.items()]
+            lines += _table(["way", "step"], cells)
+        parts = {"times": time, "memory": memory, "losses": losses, "gates": gradients}
         missing = [word for word, found in parts.items() if not found]
         lines += [f"Not measured: {', '.join(missing)}.", ""] if missing else []
         lines += [*_compiled_bars(time, memory), ""]

@@ -1,15 +1,17 @@
 """Saved tensors of compiled graphs, packed, against torch.compile as it is, with a memory budget
 and with checkpointing.
 
-A training step of three networks in each of COMPILED_WAYS of bench/saved_models.py: its time in
+A training step of four networks in each of COMPILED_WAYS of bench/saved_models.py: its time in
 turns within one process, as a ratio to plain torch.compile; what autograd keeps, what the process
-has between steps and its peak, each from a process of its own; and the losses of training steps,
-compiled and eager, with the same settings, beside those of other seeds.
+has between steps and its peak, each from a process of its own; and the losses of training steps of
+small ones, compiled and eager, with the same settings, beside those of other seeds. Then the time
+of GRADIENT_WAYS: gates and sparse layers, eager and compiled, each beside the same without them.
 
     python -m bench.suite_compile --out results/compile.json [--part PART ...] [--quick]
 
 measures the parts given anew, and leaves the others of the file as they are: of each network
-`gpt:time`, `gpt:memory` and `gpt:losses`. --only WAY: of memory, the others stay.
+`gpt:time`, `gpt:memory`, `gpt:losses` and `gpt:gradients`. --only WAY: of memory, and of times
+beside torch.compile; the others stay.
 """
 
 from __future__ import annotations
@@ -23,13 +25,22 @@ from pathlib import Path
 import torch
 
 from bench.saved_memory import in_process
-from bench.saved_models import COMPILED, COMPILED_WAYS, Training, networks
+from bench.saved_models import (
+    COMPILED,
+    COMPILED_WAYS,
+    GRADIENT_WAYS,
+    NO_DROPOUT,
+    Network,
+    Training,
+    networks,
+    small_networks,
+)
 from bench.timing import Row, commit, print_table, race, write_json
 
-NETWORKS = ("gpt", "resnet", "bert")
-KINDS = ("time", "memory", "losses")
+NETWORKS = ("gpt", "resnet", "bert", NO_DROPOUT)
+KINDS = ("time", "memory", "losses", "gradients")
 OURS = "saved=4, activations=3"
-STEPS = 200
+STEPS, SEEDS = 200, 3
 
 
 @dataclass
@@ -46,9 +57,10 @@ class CompileRow(Row):
     loss: float | None = None
 
 
-def time_rows(name: str, quick: bool) -> list[Row]:
+def time_rows(name: str, quick: bool, only: list[str]) -> list[Row]:
     network = networks(quick)[name]
-    runs = {way: Training(network, way).step for way in COMPILED_WAYS}
+    ways = [way for way in COMPILED_WAYS if way in (COMPILED, *(only or COMPILED_WAYS))]
+    runs = {way: Training(network, way).step for way in ways}
     return race("compile", network.title, COMPILED, runs, 0.5 if quick else 40.0, min_rounds=3)
 
 
@@ -60,14 +72,25 @@ def memory_rows(name: str, quick: bool, only: list[str]) -> list[Row]:
     ]
 
 
-def losses(name: str, way: str, quick: bool, seed: int) -> float:
-    """The mean of the last tenth of the losses; the batches, and so the draws, are the seed's."""
+def gradient_rows(name: str, quick: bool) -> list[Row]:
+    """The ratio is to the same, eager or compiled, without gates and sparse layers."""
     network = networks(quick)[name]
+    runs = {way: Training(network, way).step for way in GRADIENT_WAYS}
+    rows = race("compile", network.title, "torch", runs, 0.5 if quick else 40.0, min_rounds=3)
+    plain = {row.name: row.milliseconds for row in rows}
+    for row in rows:
+        row.ratio = row.milliseconds / plain[row.name.split(",")[0]]
+    return rows
+
+
+def losses(network: Network, way: str, quick: bool, seed: int) -> float:
+    """The mean of the last tenth of the losses; the batches, and so the draws, are the seed's."""
     training = Training(network, way)
     training.optimizer = torch.optim.Adam(training.model.parameters(), lr=1e-3)
-    few = max(1, network.batch // 4)
     torch.manual_seed(100 + seed)
-    batches = [network.inputs(few) for _ in range(4)]  # Few, so that there is something to learn.
+    batches = [
+        network.inputs(network.batch) for _ in range(4)
+    ]  # Few, so that there is something to learn.
     found = []
     for step in range(10 if quick else STEPS):
         training.inputs = batches[step % len(batches)]
@@ -80,14 +103,16 @@ def losses(name: str, way: str, quick: bool, seed: int) -> float:
 
 
 def loss_rows(name: str, quick: bool) -> list[Row]:
-    case = networks(quick)[name].title
+    network = small_networks()[name]
     ways = ("torch", OURS, f"{COMPILED}, {OURS}")
+    seeds = range(1 if quick else SEEDS)
     found = {
-        f"{way}, seed {seed}": losses(name, way, quick, seed) for way in ways for seed in range(2)
+        f"{way}, seed {seed}": losses(network, way, quick, seed) for way in ways for seed in seeds
     }
     unit = found["torch, seed 0"]
     return [
-        CompileRow("compile", case, way, 0.0, loss / unit, loss=loss) for way, loss in found.items()
+        CompileRow("compile", network.title, way, 0.0, loss / unit, loss=loss)
+        for way, loss in found.items()
     ]
 
 
@@ -99,9 +124,10 @@ def rows_of(part: str, quick: bool, only: list[str]) -> list[CompileRow]:
     measured = commit()
     name, kind = part.split(":")
     rows = {
-        "time": lambda: time_rows(name, quick),
+        "time": lambda: time_rows(name, quick, only),
         "memory": lambda: memory_rows(name, quick, only),
         "losses": lambda: loss_rows(name, quick),
+        "gradients": lambda: gradient_rows(name, quick),
     }[kind]()
     own = [row if isinstance(row, CompileRow) else CompileRow(**vars(row)) for row in rows]
     for row in own:

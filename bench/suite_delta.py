@@ -56,7 +56,7 @@ def of_zstd(base: torch.Tensor, new: torch.Tensor) -> tuple[dict, dict]:
 def run(quick: bool) -> list[Row]:
     num_weights = 2_000_000 if quick else 22_000_000
     rows = []
-    for step in (2.2e-6, 3e-7):
+    for step in (1.35e-6, 3e-7):
         base, new = (side["w"] for side in generated_pair(num_weights, step))
         payload = sg.delta(base, new)
         out = sg.apply_delta(base, payload)

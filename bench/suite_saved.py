@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 
 from bench.saved_memory import in_process, largest_batch
-from bench.saved_models import WAYS, Training, networks
+from bench.saved_models import NO_DROPOUT, WAYS, Training, networks
 from bench.timing import Row, commit, print_table, race, write_json
 
 KINDS = ("time", "compiled", "memory", "batch")
@@ -160,7 +160,8 @@ def batch_rows(
 
 
 def all_parts(quick: bool) -> list[str]:
-    return ["tensor", *[f"{name}:{kind}" for name in networks(quick) for kind in KINDS]]
+    names = [name for name in networks(quick) if name != NO_DROPOUT]
+    return ["tensor", *[f"{name}:{kind}" for name in names for kind in KINDS]]
 
 
 def rows_of(

@@ -71,17 +71,22 @@ if(slimgrad_nvcc)
                        -gencode arch=compute_80,code=compute_80 -t 0 --compress-mode=size
                        -MD -MF ${fatbin}.d -fatbin)
   list(APPEND SLIMGRAD_DEVICE_IMAGES ${fatbin})
-  # What tests/device/test_device_code.py reads: code of one architecture, and what it takes.
-  set(resources ${slimgrad_device_folder}/kernels.resources)
+  # What tests/device/test_device_code.py and bench/device_cost.py read: code of one architecture, and
+  # what it takes there and on the one that costs are also predicted for.
+  set(resources "")
+  foreach(architecture 80 90)
+    set(output ${slimgrad_device_folder}/kernels.sm_${architecture}.resources)
+    list(APPEND resources ${output})
+    list(APPEND slimgrad_look COMMAND ${slimgrad_nvcc} -arch=sm_${architecture} -cubin -Xptxas -v
+                              ${slimgrad_device_folder}/kernels.sm_80.ptx -o ${output}.cubin 2> ${output})
+  endforeach()
   add_custom_command(
     OUTPUT ${resources} ${slimgrad_device_folder}/kernels.sm_80.ptx
     DEPENDS ${slimgrad_device_source} ${fatbin} VERBATIM
     COMMAND ${slimgrad_nvcc} ${slimgrad_nvcc_flags} -arch=sm_80 -ptx ${slimgrad_device_source}
             -o ${slimgrad_device_folder}/kernels.sm_80.ptx
-    COMMAND ${slimgrad_nvcc} -arch=sm_80 -cubin -Xptxas -v
-            ${slimgrad_device_folder}/kernels.sm_80.ptx
-            -o ${slimgrad_device_folder}/kernels.sm_80.cubin 2> ${resources}
-    COMMENT "Compiling kernels for sm_80, for tests")
+    ${slimgrad_look}
+    COMMENT "Compiling kernels for sm_80 and sm_90, for tests")
 endif()
 if(SLIMGRAD_GPU_CLANG)
   set(ptx ${slimgrad_device_folder}/kernels.ptx)

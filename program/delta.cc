@@ -253,7 +253,7 @@ values, are encoded as they are. slimgrad patch makes NEW of BASE again.
 Example:
   $ python -c "import json,numpy as n; x=n.arange(65536,dtype='f4'); h=json.dumps({'x':{'dtype':'F32','shape':[65536],'data_offsets':[0,262144]}}).encode(); [open(f,'wb').write(len(h).to_bytes(8,'little')+h+v.tobytes()) for f,v in [('a.safetensors',x),('b.safetensors',x+(x%7==0)),('c.safetensors',x+(x%5==0))]]"
   $ slimgrad delta a.safetensors b.safetensors b.sgd
-  b.sgd: 14687 bytes for 262144, 1 tensor, 1 as deltas
+  b.sgd: 13442 bytes for 262144, 1 tensor, 1 as deltas
   $ slimgrad patch a.safetensors b.sgd back.safetensors
   back.safetensors: 1 tensor, proven by their hashes)help";
 
@@ -264,9 +264,9 @@ other is an error, and nothing is written. The file appears when it is complete.
 Example:
   $ python -c "import json,numpy as n; x=n.arange(65536,dtype='f4'); h=json.dumps({'x':{'dtype':'F32','shape':[65536],'data_offsets':[0,262144]}}).encode(); [open(f,'wb').write(len(h).to_bytes(8,'little')+h+v.tobytes()) for f,v in [('a.safetensors',x),('b.safetensors',x+(x%7==0)),('c.safetensors',x+(x%5==0))]]"
   $ slimgrad delta a.safetensors b.safetensors b.sgd
-  b.sgd: 14687 bytes for 262144, 1 tensor, 1 as deltas
+  b.sgd: 13442 bytes for 262144, 1 tensor, 1 as deltas
   $ slimgrad delta b.safetensors c.safetensors c.sgd
-  c.sgd: 28576 bytes for 262144, 1 tensor, 1 as deltas
+  c.sgd: 28067 bytes for 262144, 1 tensor, 1 as deltas
   $ slimgrad patch a.safetensors b.sgd c.sgd back.safetensors
   back.safetensors: 1 tensor, proven by their hashes)help";
 
@@ -276,11 +276,11 @@ constexpr char kJoinExample[] =
 Example:
   $ python -c "import json,numpy as n; x=n.arange(65536,dtype='f4'); h=json.dumps({'x':{'dtype':'F32','shape':[65536],'data_offsets':[0,262144]}}).encode(); [open(f,'wb').write(len(h).to_bytes(8,'little')+h+v.tobytes()) for f,v in [('a.safetensors',x),('b.safetensors',x+(x%7==0)),('c.safetensors',x+(x%5==0))]]"
   $ slimgrad delta a.safetensors b.safetensors b.sgd
-  b.sgd: 14687 bytes for 262144, 1 tensor, 1 as deltas
+  b.sgd: 13442 bytes for 262144, 1 tensor, 1 as deltas
   $ slimgrad delta b.safetensors c.safetensors c.sgd
-  c.sgd: 28576 bytes for 262144, 1 tensor, 1 as deltas
+  c.sgd: 28067 bytes for 262144, 1 tensor, 1 as deltas
   $ slimgrad join a.safetensors b.sgd c.sgd ac.sgd
-  ac.sgd: 19521 bytes for 262144, 1 tensor, 1 as deltas)help";
+  ac.sgd: 17962 bytes for 262144, 1 tensor, 1 as deltas)help";
 
 const bool registered =
     register_subcommand({"delta", "Encode what changed between two .safetensors files",

@@ -52,7 +52,8 @@ void check_effects(const Options& options) {
       throw UsageError("encode: expected " + std::string(option) + " with " + expected + ", got " +
                        "--mode " + options.mode);
   };
-  require("--bits", options.bits != defaults.bits, is_uniform, "--mode uniform");
+  require("--bits", options.bits != defaults.bits, is_uniform || options.mode == "topk",
+          "--mode uniform or topk");
   require("--rate", options.rate != defaults.rate, is_uniform, "--mode uniform");
   require("--max-error", options.max_error != defaults.max_error, is_uniform, "--mode uniform");
   require("--format", options.format != defaults.format, has_format,
@@ -237,10 +238,13 @@ Action declare(Flags& flags) {
       .required()
       .value_name("")
       .offer_files({".sg"});
-  flags.option("--mode", options->mode, "How values are coded: lossless, uniform, float or pruned")
+  flags
+      .option("--mode", options->mode,
+              "How values are coded: lossless, uniform, float, pruned or topk")
       .show_default()
-      .offer({"lossless", "uniform", "float", "pruned"});
-  flags.option("--bits", options->bits, "Bits of uniform codes, 2 to 8").show_default();
+      .offer({"lossless", "uniform", "float", "pruned", "topk"});
+  flags.option("--bits", options->bits, "Bits of uniform codes, 2 to 8; of topk 1 to 4")
+      .show_default();
   flags.option(
       "--rate", options->rate,
       "Bits a value that a payload of the mode uniform takes, up to 16, instead of --bits");

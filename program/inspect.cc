@@ -35,6 +35,11 @@ Json parameters_of(const PayloadInfo& info) {
       json["model_scale"] = info.model_scale * info.scale;
     }
   }
+  if (info.kind == PayloadKind::kTopk) {
+    json["k"] = info.k;
+    json["of"] = info.of;
+    json["bits"] = info.bits;
+  }
   if (info.kind == PayloadKind::kPruned) {
     json["threshold"] = info.threshold;
     json["survivors"] = survivors_name(info.survivors);

@@ -18,9 +18,10 @@
 namespace slimgrad {
 
 struct Codec {
-  // kLossless, kUniform (`bits`, or `rate`), kFloat (`format`) or kPruned (to `sparsity`).
+  // kLossless, kUniform (`bits`, or `rate`), kFloat (`format`), kPruned (to `sparsity`) or kTopk
+  // (`k` of every `of` values at `bits` bits).
   PayloadKind kind = PayloadKind::kUniform;
-  int bits = 8;  // 2 to 8
+  int bits = 8;  // 2 to 8; of kTopk 1 to 4
   // kUniform: above 0, bits a value that every tensor takes on the wire, up to 16, instead of
   // `bits`.
   double rate = 0;
@@ -29,6 +30,8 @@ struct Codec {
   EntropyCoder coder = EntropyCoder::kRans;
   TableModel model = TableModel::kCounted;  // where probabilities of uniform codes come from
   double sparsity = 0.9;
+  // kTopk, which is biased: what is not kept is lost unless error_feedback sends it later.
+  int k = 64, of = 4096;
   Survivors survivors = Survivors::kExact;
   int block_log2 = 18;  // 12 to 20
   // Without one: kStochastic, which is unbiased, in both phases of an exchange; with error feedback
@@ -39,13 +42,17 @@ struct Codec {
   std::int64_t seed = 0;
   std::int64_t min_elements = 4096;  // tensors of fewer values travel as they are
 
-  // "lossless", "fp8" to "fp2", "uniform8" to "uniform2", "packed8" to "packed4", "pruned", which
-  // are names(); or a rate such as "rate2" or "rate1.5", or a format such as "1-4-3". Throws
-  // InvalidArgument for other names.
+  // "lossless", "fp8" to "fp2", "uniform8" to "uniform2", "packed8" to "packed4", "pruned", "topk"
+  // (2 bits, error feedback), which are names(); or a rate such as "rate2" or "rate1.5", the k of
+  // topk, as in "topk32", or a format such as "1-4-3". Throws InvalidArgument for other names.
   static Codec parse(std::string_view name);
   static std::vector<std::string> names();
 
-  // One of names(), a rate or a format.
+  // Whether a codec of this kind feeds back what it loses where nobody said so: what is biased
+  // does.
+  static bool feeds_back_by_default(PayloadKind kind) { return kind == PayloadKind::kTopk; }
+
+  // One of names(), a rate, a k or a format.
   std::string name() const;
   bool is_exact() const { return kind == PayloadKind::kLossless; }
   Rounding rounding_in_force() const {
@@ -65,6 +72,8 @@ struct Codec {
     field("coder", self.coder);
     field("model", self.model);
     field("sparsity", self.sparsity);
+    field("k", self.k);
+    field("of", self.of);
     field("survivors", self.survivors);
     field("block_log2", self.block_log2);
     field("rounding", self.rounding);

@@ -61,7 +61,7 @@ struct DeltaTensor {
   std::span<const std::uint8_t> bytes;
 };
 
-// The hash of a tensor's bytes: XXH3 of 128 bits of those of every 2^18 values, one after the
+// The hash of a tensor's bytes: XXH3 of 128 bits of those of every 2^16 values, one after the
 // other.
 Hash128 hash_of(const DeltaTensor& tensor, const Parallel& parallel = {});
 

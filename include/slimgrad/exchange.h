@@ -1,4 +1,6 @@
-// Tensors between processes, coded: sums and copies over a c10d::ProcessGroup with Gloo.
+// Tensors between processes, coded: sums and copies over a c10d::ProcessGroup with Gloo. Tensors on
+// a device travel in fixed-size codes ("packed8") over its own backend, as NCCL, and the host does
+// not wait; under other codecs they are copied to the host, coded there, and copied back.
 //
 //   auto exchange = slimgrad::Exchange::of(group);         // c10d::ProcessGroup, on every rank
 //   exchange->all_reduce(gradients, Codec::parse("uniform8"), {.divide_by = 2})->wait();
@@ -19,6 +21,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -41,6 +44,7 @@ class ExchangeError : public std::runtime_error {
 };
 
 namespace exchange {
+class DeviceExchange;
 class Engine;
 struct Job;
 }  // namespace exchange
@@ -48,21 +52,27 @@ struct Job;
 // An exchange under way.
 class PendingExchange {
  public:
-  explicit PendingExchange(std::vector<std::shared_ptr<exchange::Job>> jobs)
-      : jobs_(std::move(jobs)) {}
+  // finish: for tensors on a device, what follows when `jobs` are complete.
+  explicit PendingExchange(std::vector<std::shared_ptr<exchange::Job>> jobs,
+                           std::function<void()> finish = {})
+      : jobs_(std::move(jobs)), finish_(std::move(finish)) {}
 
-  // Returns when the tensors have their values. Throws ExchangeError.
+  // Returns when the tensors have their values; on a device: when they will have them for what the
+  // current stream does next. Throws ExchangeError.
   void wait() const;
   // The same, but returns false if that takes longer.
   bool wait_for(std::chrono::milliseconds time) const;
   bool is_complete() const;
   // What this rank sent, headers included. Final when the exchange is complete.
   std::int64_t sent_bytes() const;
+  // The same exchange, with what wait() does when it is complete.
+  std::shared_ptr<PendingExchange> then(std::function<void()> finish) const;
   // A future that gets `result` when the exchange is complete, or its error.
   c10::intrusive_ptr<c10::ivalue::Future> future(const at::Tensor& result) const;
 
  private:
   std::vector<std::shared_ptr<exchange::Job>> jobs_;
+  std::function<void()> finish_;
 };
 
 struct ExchangeOptions {
@@ -76,8 +86,9 @@ struct ExchangeOptions {
 
 class Exchange {
  public:
-  // The exchange of a group, made when it is first asked for. Throws InvalidArgument unless tensors
-  // on the CPU travel over Gloo, which takes messages that are shorter than what was asked for.
+  // The exchange of a group, made when it is first asked for. What is coded on the host throws
+  // InvalidArgument unless tensors on the CPU travel over Gloo, which takes messages that are
+  // shorter than what was asked for.
   // global_ranks: for a group of some ranks, those in the whole job: errors name them, and replicas
   // of a group draw differently. By default 0, 1, 2, ... Keep the object as long as the group.
   static std::shared_ptr<Exchange> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
@@ -85,9 +96,9 @@ class Exchange {
 
   using Tensors = std::vector<at::Tensor>;
 
-  // The sum over ranks, in place, in every tensor. Tensors are dense, on the CPU, of float32,
+  // The sum over ranks, in place, in every tensor. Tensors are dense, on one device, of float32,
   // bfloat16 or float16. `residuals`, for a codec with error feedback: for each tensor a contiguous
-  // float32 one of its size, zeros at first, or none.
+  // float32 one of its size and on its device, zeros at first, or none.
   std::shared_ptr<PendingExchange> all_reduce(const Tensors& tensors, const Codec& codec,
                                               const ExchangeOptions& options = {},
                                               const Tensors& residuals = {});
@@ -110,14 +121,16 @@ class Exchange {
 
   int rank() const;
   int size() const;
+  int global_rank(int rank) const;  // of a rank of the group, in the whole job
 
  private:
-  explicit Exchange(std::shared_ptr<exchange::Engine> engine) : engine_(std::move(engine)) {}
+  explicit Exchange(std::shared_ptr<exchange::Engine> engine);
   std::shared_ptr<PendingExchange> start(std::vector<std::shared_ptr<exchange::Job>> jobs);
   std::shared_ptr<exchange::Job> new_job(const char* op, const Codec& codec, at::ScalarType type,
                                          const ExchangeOptions& options);
 
   std::shared_ptr<exchange::Engine> engine_;
+  std::shared_ptr<exchange::DeviceExchange> on_device_;
 };
 
 }  // namespace slimgrad

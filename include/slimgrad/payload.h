@@ -7,7 +7,8 @@
 //
 // **Kinds.** kLossless gives back every bit, of all five types. kUniform (2 to 8 bits, or a rate)
 // and kFloat (codes of a FloatFormat) quantize; kPruned is for what prune() made: zeros,
-// +-threshold and survivors; they take float32, bfloat16 and float16. A tensor that its kind would
+// +-threshold and survivors; kTopk keeps the largest of every so many values. They take float32,
+// bfloat16 and float16. A tensor that its kind would
 // not make smaller is stored as it is (kRaw): no payload is more than 64 bytes longer than a tensor
 // of at least one value.
 //
@@ -104,6 +105,11 @@ struct EncodeOptions {
   // tensors.
   std::optional<std::uint64_t> seed = {};
 
+  // kTopk: of every `of` values, a power of two from 16 to 4096, the k of the largest magnitude are
+  // kept, of equal ones those that come first, and zeros never. They become one of 2^bits levels (1
+  // to 4 bits), means of what becomes them. Biased: what is not kept is gone unless it is fed back.
+  int k = 64, of = 4096;
+
   // kPruned: how survivors are stored, and the threshold. 0: the smallest magnitude but zero, which
   // is the threshold of whatever prune() returned.
   Survivors survivors = Survivors::kExact;
@@ -114,8 +120,8 @@ struct EncodeOptions {
   // Code a tensor with NaN or Inf as kLossless where its kind has no codes for them.
   bool exact_if_nonfinite = false;
   // Empty, or the memory of the tensor's values, where the encoder then writes what a reader will
-  // get back: kUniform, kFloat, and whatever is exact. (What kPruned does to survivors is seen only
-  // by decoding.)
+  // get back: kUniform, kFloat, kTopk, and whatever is exact. (What kPruned does to survivors is
+  // seen only by decoding.)
   std::span<std::uint8_t> replaced = {};
 };
 

@@ -12,7 +12,7 @@ namespace slimgrad {
 
 // The numbers of these enumerations are those of the format.
 enum class DType : std::uint8_t { kFloat32, kBFloat16, kFloat16, kFloat64, kInt8 };
-enum class PayloadKind : std::uint8_t { kRaw, kLossless, kUniform, kFloat, kPruned };
+enum class PayloadKind : std::uint8_t { kRaw, kLossless, kUniform, kFloat, kPruned, kTopk };
 enum class TableModel : std::uint8_t { kCounted, kNormal, kLaplace, kGennorm };
 enum class Survivors : std::uint8_t { kExact, kBFloat16, kFloat };
 
@@ -64,6 +64,9 @@ struct PayloadInfo {
   // kPruned.
   Survivors survivors = Survivors::kExact;
   float threshold = 0;  // exact in the dtype
+
+  // kTopk: the k largest of every `of` values are kept, rounded to 2^bits levels, bits from 1 to 4.
+  int k = 64, of = 4096;
 
   // The sizes of the blocks in bytes, in order. Not for kRaw.
   std::vector<std::uint32_t> block_bytes;

@@ -61,9 +61,9 @@ struct SavedPass;
 class SavedTensor {
  public:
   // Packs a tensor of float32, bfloat16 or float16 and any layout. On the CPU one that holds NaN or
-  // Inf, and one that cannot be stored exactly in fewer bytes, is held as it is. On a device nothing
-  // waits for values: groups with NaN or Inf come back as NaN, and what is to be exact is held as it
-  // is. `number` selects the draws among all that the seed makes. Throws InvalidArgument.
+  // Inf, and one that cannot be stored exactly in fewer bytes, is held as it is. On a device no one
+  // waits for values: groups with NaN or Inf come back as NaN, and what is to be exact is held as
+  // it is. `number` selects the draws among all that the seed makes. Throws InvalidArgument.
   SavedTensor(const at::Tensor& x, const SavedOptions& options, std::uint64_t seed,
               std::uint64_t number = 0);
 

@@ -67,9 +67,11 @@ Loaded load(const at::Tensor& file, std::uint64_t max_bytes = kNoByteLimit);
 at::Tensor delta(const at::Tensor& base, const at::Tensor& changed);
 at::Tensor delta(const TensorDict& base, const TensorDict& changed);
 // The changed tensor, on the device of the base. Throws WrongBase, a PayloadError, for another
-// base.
+// base. A dict whose tensors would together take more than max_bytes is a PayloadError before any
+// of them is allocated; the result of one tensor is as large as its base.
 at::Tensor apply_delta(const at::Tensor& base, const at::Tensor& payload);
-TensorDict apply_delta(const TensorDict& base, const at::Tensor& payload);
+TensorDict apply_delta(const TensorDict& base, const at::Tensor& payload,
+                       std::uint64_t max_bytes = kNoByteLimit);
 // Into `out`, which may be the base and has its type and the shape of the result. The base is
 // checked before anything is written, and `out` is as it was after a PayloadError if it is the
 // base.

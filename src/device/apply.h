@@ -50,6 +50,7 @@ struct Apply {
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return (a.size + kChunk - 1) / kChunk;
   }
+  static Traffic traffic(const Arguments& a) { return {a.size * sizeof(T), a.size * sizeof(T)}; }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& draws) {
     const kernels::LoopTreatment treatment = a.treatment;

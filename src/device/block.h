@@ -90,6 +90,13 @@ struct Block {
   }
 };
 
+// What a launch moves between memory and the chip, in bytes: what a block reads twice stays in a
+// cache, and counters are not counted. Costs are predicted from it, and bandwidth is measured by
+// it.
+struct Traffic {
+  std::uint64_t read, written;
+};
+
 // ---- memory that several threads write to ------------------------------------------------------
 // Integers only: their sums, unions and maxima do not depend on the order.
 

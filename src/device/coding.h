@@ -152,6 +152,9 @@ struct Encode {
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return CodeChunk::num_blocks(a.size);
   }
+  static Traffic traffic(const Arguments& a) {
+    return {a.size * sizeof(*a.in), packed_bytes(a.size, static_cast<int>(a.bits))};
+  }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
     const Codes<T> codes(a);
@@ -256,6 +259,10 @@ struct Decode {
   };
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return CodeChunk::num_blocks(a.size);
+  }
+  static Traffic traffic(const Arguments& a) {
+    return {packed_bytes(a.size, static_cast<int>(a.bits)) + (kAdds ? a.size * sizeof(T) : 0),
+            a.size * sizeof(T)};
   }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {

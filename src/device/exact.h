@@ -38,6 +38,12 @@ SLIMGRAD_HD std::uint32_t count_ones(std::uint32_t byte) {
   return (byte + (byte >> 4)) & 0x0fu;
 }
 
+// What is packed, where half of the values are zeros: what there is depends on values, and kernels
+// are described without them.
+constexpr std::uint64_t half_exact_bytes(std::uint64_t size, std::size_t width) {
+  return exact::first_begin(size) + size / 2 * width;
+}
+
 // ---- how many, and whether all are the same ----------------------------------------------------
 
 // Survivors of a task. All survivors are the same where the smallest is the largest; there are none
@@ -65,6 +71,9 @@ struct CountSurvivors {
   };
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return exact::num_tasks(a.size);
+  }
+  static Traffic traffic(const Arguments& a) {
+    return {a.size * sizeof(Word), num_blocks(a) * sizeof(ExactCount)};
   }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
@@ -157,6 +166,9 @@ struct SplitExact {
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return exact::num_tasks(a.size);
   }
+  static Traffic traffic(const Arguments& a) {
+    return {a.size * sizeof(Word), half_exact_bytes(a.size, sizeof(Word))};
+  }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
     const std::uint64_t start = block.index * exact::kTaskValues;
@@ -214,6 +226,9 @@ struct MergeExact {
   static constexpr Word kNan = static_cast<Word>(Word{0x7fc0} << (8 * sizeof(Word) - 16));
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return exact::num_tasks(a.size);
+  }
+  static Traffic traffic(const Arguments& a) {
+    return {half_exact_bytes(a.size, sizeof(Word)), a.size * sizeof(Word)};
   }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {

@@ -102,6 +102,9 @@ struct StepCodes {
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return ColumnsPlace::num_grid_blocks<kThreads>(a.size);
   }
+  static Traffic traffic(const Arguments& a) {
+    return {a.size * sizeof(T), fewbit::packed_bytes(a.size, kBits)};
+  }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared&) {
     block.each([&](int thread) {
@@ -162,6 +165,9 @@ struct StepBackward {
   };
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return ColumnsPlace::num_grid_blocks<kThreads>(a.size);
+  }
+  static Traffic traffic(const Arguments& a) {
+    return {a.size * sizeof(T) + fewbit::packed_bytes(a.size, kBits), a.size * sizeof(T)};
   }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
@@ -226,6 +232,9 @@ struct InverseBackward {
   struct Shared {};
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return ColumnsPlace::num_grid_blocks<kThreads>(a.size);
+  }
+  static Traffic traffic(const Arguments& a) {
+    return {2 * a.size * sizeof(T) + fewbit::packed_bytes(a.size, 1), a.size * sizeof(T)};
   }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared&) {

@@ -158,6 +158,8 @@ struct GateSee {
     const std::uint64_t reading = MaxMagnitude<T>::num_blocks(reading_arguments(a));
     return sampling < reading ? reading : sampling;
   }
+  // Where a format is wanted; without one a sample is enough.
+  static Traffic traffic(const Arguments& a) { return {a.size * sizeof(T), sizeof(GateSums)}; }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
     const GatePlan plan = {a.plan};
@@ -241,6 +243,7 @@ struct GateApply {
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return Quantize::num_blocks({a.in, a.out, a.size, nullptr, {}});
   }
+  static Traffic traffic(const Arguments& a) { return {a.size * sizeof(T), a.size * sizeof(T)}; }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
     if (a.scratch->is_treated == 0) return leave(block, a);
@@ -300,6 +303,11 @@ struct GateCompare {
   };
 
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments&) { return 1; }
+  // At most.
+  static Traffic traffic(const Arguments& a) {
+    const std::uint64_t compared = a.size < kMostCompared ? a.size : kMostCompared;
+    return {compared * (sizeof(float) + sizeof(T)), 6 * sizeof(double)};
+  }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
     if (a.scratch->is_treated == 0) return;

@@ -6,6 +6,7 @@
 //   Arguments                    what it is given: plain data, by value
 //   Shared                       memory of a block; static, so that a launch asks for none
 //   num_blocks(arguments)        blocks of the grid, in one dimension; 0: there is nothing to do
+//   traffic(arguments)           bytes that it moves: block.h; of the host alone
 //   run(block, arguments, shared)
 // and kKernelName<Kernel> is its entry point, slimgrad_<operation>_<type>, with f32, bf16 and f16
 // for types of values, b32 and b16 for bits of values that only are moved. To launch one, its only

@@ -49,6 +49,9 @@ struct MeasureChunks {
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return (a.size + kChunk - 1) / kChunk;
   }
+  static Traffic traffic(const Arguments& a) {
+    return {a.size * sizeof(T), (a.size + kChunk - 1) / kChunk * sizeof(kernels::ChunkSums)};
+  }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
     const std::uint64_t start = block.index * kChunk;
@@ -213,6 +216,13 @@ struct FinishMeasure {
   using Arguments = FinishMeasureArguments;
   struct Shared {};
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments&) { return 1; }
+  static Traffic traffic(const Arguments& a) {
+    constexpr std::uint64_t kChunk = MeasureChunks<float>::kChunk;
+    const std::uint64_t num_chunks = (a.size + kChunk - 1) / kChunk;
+    return {
+        num_chunks * sizeof(kernels::ChunkSums) + LogHistogram::kNumBins * sizeof(std::uint64_t),
+        (kStatsFields + LogHistogram::kNumBins) * sizeof(double)};
+  }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared&) {
     block.each([&](int thread) {
@@ -256,6 +266,7 @@ struct MaxMagnitude {
     constexpr std::uint64_t kChunk = std::uint64_t{kThreads} * kPacks * Pack<T>::kSize;
     return (a.size + kChunk - 1) / kChunk;
   }
+  static Traffic traffic(const Arguments& a) { return {a.size * sizeof(T), 0}; }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
     block.each([&](int thread) {

@@ -48,6 +48,10 @@ struct SavedRows {
   }
 };
 
+constexpr std::uint64_t saved_bytes(std::uint64_t size, int bits, std::uint32_t group) {
+  return saved::num_words(size, {.bits = bits, .group = group}) * sizeof(std::uint32_t);
+}
+
 template <typename T, int kBits>
 struct PackSaved {
   static constexpr int kThreads = SavedRows::kThreads;
@@ -67,6 +71,9 @@ struct PackSaved {
 
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return (fewbit::num_blocks(a.size) + SavedRows::kWarps - 1) / SavedRows::kWarps;
+  }
+  static Traffic traffic(const Arguments& a) {
+    return {a.size * sizeof(T), saved_bytes(a.size, kBits, a.group)};
   }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {
@@ -234,6 +241,9 @@ struct UnpackSaved {
   struct Shared {};
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments& a) {
     return ColumnsPlace::num_grid_blocks<kThreads>(a.size);
+  }
+  static Traffic traffic(const Arguments& a) {
+    return {saved_bytes(a.size, kBits, a.group), a.size * sizeof(T)};
   }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared&) {

@@ -54,9 +54,15 @@ inline std::uint8_t type_code(std::string_view name) {
 
 // ---- values and classes ------------------------------------------------------------------------
 
-// Blocks are coded, and hashed, on their own.
-inline constexpr int kBlockLog2 = 18;
+// Blocks are coded on their own. The lanes of a block, of which the last may be shorter, have
+// coders of their own, so that a processor works on several changes at once. Lanes are hashed.
+inline constexpr int kBlockLog2 = 17, kLaneLog2 = 16;
 inline constexpr std::size_t kBlockValues = std::size_t{1} << kBlockLog2;
+inline constexpr std::size_t kLaneValues = std::size_t{1} << kLaneLog2;
+inline constexpr std::size_t kMostLanes = kBlockValues / kLaneValues;
+constexpr std::size_t num_lanes(std::size_t num_values) {
+  return (num_values + kLaneValues - 1) / kLaneValues;
+}
 
 // Bits as an unsigned integer in the order of the values. A float's magnitude counts downwards
 // where the sign is set, so that -0 lies one below +0. Integers may stay as they are: differences
@@ -65,13 +71,15 @@ template <typename Word>
 constexpr Word to_ordered(Word bits, ValueKind kind) {
   constexpr Word kSign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
   if (kind != ValueKind::kFloat) return bits;
-  return static_cast<Word>((bits & kSign) != 0 ? ~bits : bits | kSign);
+  // All bits of a negative number, the sign of any other; signs are not foreseen by branches.
+  return static_cast<Word>(bits ^ (static_cast<Word>(-(bits >> (8 * sizeof(Word) - 1))) | kSign));
 }
 template <typename Word>
 constexpr Word from_ordered(Word ordered, ValueKind kind) {
   constexpr Word kSign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
   if (kind != ValueKind::kFloat) return ordered;
-  return static_cast<Word>((ordered & kSign) != 0 ? ordered & ~kSign : ~ordered);
+  return static_cast<Word>(ordered ^
+                           (static_cast<Word>((ordered >> (8 * sizeof(Word) - 1)) - 1) | kSign));
 }
 
 // The difference in units of the last place, modulo 2^bits, the nearest to zero.
@@ -146,17 +154,15 @@ constexpr int extra_bits_of(std::uint8_t symbol) {
   return symbol < 15 || symbol == 255 ? 0 : (symbol - 15) / 4 + 2;
 }
 constexpr std::int64_t difference_of(std::uint8_t symbol, std::uint64_t extra) {
-  if (symbol == 0) return 0;
-  if (symbol == 255) return INT64_MIN;
-  std::uint64_t magnitude = (symbol + 1u) / 2;
-  bool negative = symbol % 2 == 0;
-  if (symbol >= 15) {
-    const int width = (symbol - 15) / 4 + 4;
-    magnitude = (2u + ((symbol - 15u) / 2 & 1u));
-    magnitude = magnitude << (width - 2) | extra;
-    negative = (symbol - 15) % 2 == 1;
+  if (symbol < 15) {  // without branches, as the sign is not foreseen
+    const std::int64_t magnitude = (symbol + 1) / 2, sign = -std::int64_t{symbol % 2 == 0};
+    return (magnitude ^ sign) - sign;
   }
-  return static_cast<std::int64_t>(negative ? 0 - magnitude : magnitude);
+  if (symbol == 255) return INT64_MIN;
+  const int width = (symbol - 15) / 4 + 4;
+  const std::uint64_t magnitude =
+      std::uint64_t{2u + ((symbol - 15u) / 2 & 1u)} << (width - 2) | extra;
+  return static_cast<std::int64_t>((symbol - 15) % 2 == 1 ? 0 - magnitude : magnitude);
 }
 
 // ---- hazards and gaps --------------------------------------------------------------------------
@@ -168,14 +174,14 @@ constexpr std::int64_t difference_of(std::uint8_t symbol, std::uint64_t extra) {
 inline constexpr int kGapBits = 16;
 inline constexpr std::uint32_t kGapUnit = 1u << kGapBits;
 
-// Hazards are sent with two bits behind the highest. The sum over a block stays below 2^32.
-inline constexpr int kMaxHazardCode = 51;
+// Hazards are sent with two bits behind the highest. The sum over a lane stays below 2^32, and gaps
+// below 2^16.
+inline constexpr int kMaxHazardCode = 59;
 constexpr std::uint32_t hazard_of(int code) {
   return code < 4 ? static_cast<std::uint32_t>(code)
                   : (4u + (static_cast<std::uint32_t>(code) & 3u)) << ((code >> 2) - 1);
 }
-static_assert(hazard_of(kMaxHazardCode) == 14336 && std::uint64_t{14336} << kBlockLog2 < 1ull
-                                                                                             << 32);
+static_assert(hazard_of(kMaxHazardCode) == 57344 && std::uint64_t{57344} << kLaneLog2 < 1ull << 32);
 
 // Below 16 a gap is its symbol; above, its bit width and the two bits after the highest are.
 constexpr Symbol gap_symbol(std::uint32_t gap) {

@@ -11,6 +11,7 @@
 #include "formats/header_bytes.h"
 #include "formats/model_parameter.h"
 #include "formats/open_levels.h"
+#include "formats/topk.h"
 
 namespace slimgrad {
 namespace {
@@ -60,6 +61,11 @@ void write_parameters(const PayloadInfo& info, Writer& out) {
       out.byte(static_cast<std::uint64_t>(info.survivors));
       out.number(info.threshold);
       if (info.survivors == Survivors::kFloat) write_float_codes(info, out);
+      return;
+    case PayloadKind::kTopk:
+      out.fixed(static_cast<std::uint64_t>(info.k), 2);
+      out.fixed(static_cast<std::uint64_t>(info.of), 2);
+      out.byte(static_cast<std::uint64_t>(info.bits));
   }
 }
 
@@ -88,6 +94,15 @@ void read_pruned(Reader& in, PayloadInfo& info) {
   if (info.survivors == Survivors::kFloat) read_float_codes(in, info);
 }
 
+void read_topk(Reader& in, PayloadInfo& info) {
+  info.k = static_cast<int>(in.fixed(2));
+  info.of = static_cast<int>(in.fixed(2));
+  info.bits = in.byte();
+  if (!is_topk_rule(info.k, info.of, info.bits))
+    bad_header("the " + std::to_string(info.k) + " largest of " + std::to_string(info.of) +
+               " values at " + std::to_string(info.bits) + " bits");
+}
+
 void read_parameters(Reader& in, PayloadInfo& info) {
   switch (info.kind) {
     case PayloadKind::kRaw:
@@ -99,6 +114,8 @@ void read_parameters(Reader& in, PayloadInfo& info) {
       return read_float_codes(in, info);
     case PayloadKind::kPruned:
       return read_pruned(in, info);
+    case PayloadKind::kTopk:
+      return read_topk(in, info);
   }
 }
 
@@ -187,7 +204,7 @@ PayloadInfo parse_payload_header(std::span<const std::uint8_t> payload, std::siz
   in.fixed(5);  // checked already
   PayloadInfo info;
   info.payload_bytes = payload.size();
-  info.kind = in.choice(PayloadKind::kPruned, "kind");
+  info.kind = in.choice(PayloadKind::kTopk, "kind");
   info.dtype = in.choice(DType::kInt8, "type");
   if (info.kind > PayloadKind::kLossless && !has_16_or_32_bits(info.dtype))
     bad_header("a lossy payload of type " + std::string(dtype_name(info.dtype)));

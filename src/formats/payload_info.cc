@@ -10,10 +10,11 @@ constexpr NameTable<DType, 5> kDTypes = {{{DType::kFloat32, "float32"},
                                           {DType::kFloat16, "float16"},
                                           {DType::kFloat64, "float64"},
                                           {DType::kInt8, "int8"}}};
-constexpr NameTable<PayloadKind, 4> kKinds = {{{PayloadKind::kLossless, "lossless"},
+constexpr NameTable<PayloadKind, 5> kKinds = {{{PayloadKind::kLossless, "lossless"},
                                                {PayloadKind::kUniform, "uniform"},
                                                {PayloadKind::kFloat, "float"},
-                                               {PayloadKind::kPruned, "pruned"}}};
+                                               {PayloadKind::kPruned, "pruned"},
+                                               {PayloadKind::kTopk, "topk"}}};
 constexpr NameTable<TableModel, 4> kModels = {{{TableModel::kCounted, "counted"},
                                                {TableModel::kNormal, "normal"},
                                                {TableModel::kLaplace, "laplace"},

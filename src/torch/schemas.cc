@@ -195,6 +195,13 @@ TORCH_LIBRARY(slimgrad, m) {
   m.def("_build_facts() -> (str, bool, bool)");
   m.def("_device_kernels() -> (bool, bool)");  // whether they are built in, and wanted
 
+  // For looking into kernels of devices (device/kernel_list.h): what each moves, as its description
+  // says (names, threads of a block, blocks, bytes read and written); what is launched between
+  // `begins` and the call without it (names, bytes read and written, milliseconds).
+  m.def(
+      "_device_kernel_costs(int size, int bits, int group) -> (str[], int[], int[], int[], int[])");
+  m.def("_record_launches(bool begins) -> (str[], int[], int[], float[])");
+
   // What backward keeps. pack_saved packs with a few bits a value, into int32 words
   // (formats/saved.h) whose draws are those of `number` among all of a seed; group 0 is the default
   // one. pack_exact leaves zeros out, into bytes; none if that does not pay. Values are taken in
@@ -208,13 +215,15 @@ TORCH_LIBRARY(slimgrad, m) {
   // For graphs of torch.compile, where a seed is a tensor: begin_saved_ draws one for a run of a
   // graph from the state of a SavedTensors, draw_saved from that of the thread (like: any tensor,
   // which selects the kernel). saved: what the graph saves (runtime/saved/graphs.h). What
-  // pack_saved_in_graph cannot pack, because it holds NaN or Inf, is held beside the words, and
-  // unpack_saved returns it.
+  // pack_saved_in_graph does not pack, because it holds NaN or Inf or is a leaf, is held beside the
+  // words, and unpack_saved returns it. pack_bools: a bit for each value of a mask.
   m.def("begin_saved_(Tensor(a!) draws, int stream, str saved='') -> Tensor");
   m.def("draw_saved(Tensor like, str saved) -> Tensor", {at::Tag::nondeterministic_seeded});
   m.def(
       "pack_saved_in_graph(Tensor x, Tensor seed, int number, int bits, int group, str rounding) "
       "-> Tensor");
+  m.def("pack_bools(Tensor x) -> Tensor");
+  m.def("unpack_bools(Tensor packed, SymInt[] size, SymInt[] stride) -> Tensor");
   m.def("pack_exact(Tensor x, bool only_masks=False) -> Tensor");
   m.def("unpack_exact(Tensor packed, SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");
 

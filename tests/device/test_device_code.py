@@ -76,7 +76,7 @@ def resources():
     )
     return {
         m[1]: tuple(map(int, m.groups()[1:]))
-        for m in pattern.finditer(text_of("kernels.resources"))
+        for m in pattern.finditer(text_of("kernels.sm_80.resources"))
     }
 
 

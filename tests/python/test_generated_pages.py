@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import distributed_cost, distributed_page, marked, saved_page
+from bench import device_cost, diloco, distributed_cost, distributed_page, marked, saved_page
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results"
@@ -25,6 +25,17 @@ def test_the_tables_of_exchanges():
     assert marked.read(page, distributed_page.WRITER) == made.strip("\n")
     made = distributed_cost.page(record("distributed_cost"), record("distributed"))
     assert marked.read(page, distributed_cost.WRITER) == made.strip("\n")
+
+
+def test_the_table_of_diloco():
+    is_measured = (RECORDS / "diloco.json").exists()
+    made = diloco.table(record("diloco") if is_measured else {"rows": []})
+    assert marked.read(ROOT / "docs" / "distributed.md", diloco.WRITER) == made
+
+
+def test_the_table_of_device_kernels():
+    made = device_cost.table(record("device_cost"))
+    assert marked.read(ROOT / "docs" / "gpu.md", device_cost.WRITER) == made.strip("\n")
 
 
 def test_a_part_is_replaced_and_the_rest_stays(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "include", "program", "trainer", "python", "bench", "tests", "scripts")
 OTHERS = {"foreach_target.h"}  # Highway's
-NAME = re.compile(r"(?<![\w./<-])((?:[\w-]+/)*[\w-]+\.(?:h|cc|py|md))(?![\w(])")
+NAME = re.compile(r"(?<![\w./<*-])((?:[\w-]+/)*[\w-]+\.(?:h|cc|py|md))(?![\w(])")
 
 
 def missing(text: str, there: list[str], is_code: bool = True) -> list[str]:

@@ -32,7 +32,7 @@ def test_every_flag_of_the_help_is_offered(script):
 
 
 def test_values_of_a_flag(script):
-    modes = {"lossless", "uniform", "float", "pruned"}
+    modes = {"lossless", "uniform", "float", "pruned", "topk"}
     assert complete(script, "slimgrad encode a.npy --mode ") == modes
     assert complete(script, "slimgrad encode a.npy --mode=") == modes
     assert complete(script, "slimgrad encode --mode=u") == {"uniform"}

@@ -12,6 +12,7 @@ counts kernels, copies to the host, waits and operations that fall back to the C
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,17 +23,24 @@ import slimgrad  # noqa: F401 (loads the op library, which the device's is linke
 
 _TESTS = Path(__file__).resolve().parents[1]
 LIBRARY = _TESTS.parent / "build" / "release" / "tests" / "libslimgrad-testdevice.so"
+DRIVER = LIBRARY.parent / "fake_driver" / "libcuda.so.1"
 _loaded: dict[str, torch.device] = {}
 
 
-def load(name: str = "testdevice", *, with_launcher: bool = True) -> torch.device:
+def load(
+    name: str = "testdevice", *, with_launcher: bool = True, with_driver: bool = True
+) -> torch.device:
     """The device, registered with torch at the first call. Under the name "cuda" it is a stand-in
-    for CUDA in a torch that was built without, with the driver that the process finds and, unless
-    with_launcher is False, kernels for a fake one (driver/libcuda.cc)."""
+    for CUDA where there is none, with a driver of our own (driver/libcuda.cc) and its kernels.
+    with_launcher: whether launches reach it; with_driver: whether it is there."""
     if name not in _loaded:
         assert not _loaded, f"expected one device in a process, got {name} after {[*_loaded]}"
         torch.ops.load_library(str(LIBRARY))
         if name == "cuda":
+            # By its path, and now: a torch with CUDA looks for a driver when it is imported, and
+            # slimgrad's library, which this one is linked with, must be Python's.
+            if with_driver:
+                ctypes.CDLL(str(DRIVER))
             torch.ops.testdevice.start("cuda", with_launcher)
             torch.cuda._lazy_init = lambda: None
         else:

@@ -21,6 +21,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 
@@ -84,6 +85,7 @@ struct Allocator final : at::Allocator {
 Allocator allocator;
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
+  using Clock = std::chrono::steady_clock;
   c10::Device device() const { return {testdevice::type, 0}; }
   c10::DeviceType type() const override { return testdevice::type; }
   c10::Device exchangeDevice(c10::Device) const override { return device(); }
@@ -93,12 +95,25 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device());
   }
+  c10::Stream getStreamFromGlobalPool(c10::Device of, bool) const override { return getStream(of); }
   c10::Stream getDefaultStream(c10::Device of) const override { return getStream(of); }
   c10::Stream exchangeStream(c10::Stream) const override { return getStream(device()); }
   void* getStreamNativeHandle(const c10::Stream) const override { return kStream; }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-  void record(void**, const c10::Stream&, const c10::DeviceIndex,
-              const c10::EventFlag) const override {}
+  // Everything is done at once: an event is a time of the host.
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
+    if (*event == nullptr) *event = new Clock::time_point;
+    *static_cast<Clock::time_point*>(*event) = Clock::now();
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<Clock::time_point*>(event);
+  }
+  double elapsedTime(void* begin, void* end, const c10::DeviceIndex) const override {
+    return std::chrono::duration<double, std::milli>(*static_cast<Clock::time_point*>(end) -
+                                                     *static_cast<Clock::time_point*>(begin))
+        .count();
+  }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   bool queryStream(const c10::Stream&) const override { return true; }
@@ -137,7 +152,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-// For a torch without CUDA, whose autograd would find no accelerator.
+// For a machine without CUDA, where autograd would find no accelerator.
 struct CUDAHooks final : at::CUDAHooksInterface {
   void init() const override {}
   bool hasCUDA() const override { return true; }
@@ -290,7 +305,7 @@ void start_device(c10::DeviceType as) {
         [](at::CUDAHooksArgs) -> std::unique_ptr<at::CUDAHooksInterface> {
           return std::make_unique<CUDAHooks>();
         },
-        "a stand-in");
+        "a stand-in", c10::REGISTRY_PREFERRED);  // to those of a torch that has CUDA
   else
     at::RegisterPrivateUse1HooksInterface(new Hooks);
   auto* const m = new torch::Library(torch::Library::IMPL, "aten", dispatch_key(), __FILE__, 1);

@@ -2,6 +2,7 @@
 // which Python talks to the device.
 #include <torch/library.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <tuple>
@@ -22,12 +23,16 @@ namespace {
 namespace device = slimgrad::device;
 namespace torch_ops = slimgrad::torch_ops;
 
+// How many kernels are started before one fails; below 0: none does.
+std::atomic<std::int64_t> num_until_failure{-1};
+
 class HostLauncher final : public torch_ops::Launcher {
  public:
   void launch(const char* kernel, std::uint64_t num_blocks, int num_threads, const void* arguments,
               c10::Device) override {
     const device::HostKernel* const found = device::find_host_kernel(kernel);
     TORCH_CHECK(found != nullptr, "testdevice: there is no kernel ", kernel);
+    TORCH_CHECK(num_until_failure < 0 || num_until_failure-- > 0, "testdevice: out of order");
     TORCH_CHECK(num_blocks > 0 && num_threads % 32 == 0, "testdevice: bad grid of ", kernel);
     ++counts.kernels;
     const Opened opened;
@@ -81,6 +86,7 @@ TORCH_LIBRARY(testdevice, m) {
   m.def("fallback_names", [] { return names_and_numbers(fallback_names()); });
   m.def("reset", reset_counts);
   m.def("set_strict", [](bool on) { is_strict = on; });
+  m.def("fail_after", [](std::int64_t num_kernels) { num_until_failure = num_kernels; });
   m.def("repeat_ops", repeat_ops);
   m.def("repeated", [] { return names_and_numbers(repeated_calls()); });
   // Reads memory of the device as no program should.

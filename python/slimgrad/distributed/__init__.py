@@ -2,6 +2,7 @@
 
 sg.distributed.register(model, codec="uniform8")         # DDP and FSDP2
 sg.distributed.all_reduce(tensors, codec="lossless")     # in place, a sum
+sg.distributed.DiLoCo(model, optimizer, every=50)        # few exchanges, for slow links
 """
 
 from .auto import Choice
@@ -9,6 +10,7 @@ from .boundary import StageBoundary, StageInput, StageOutput
 from .calls import BoundaryError, ExchangeError
 from .codec import CODECS, Codec
 from .collectives import Handle, all_gather, all_reduce, broadcast, reduce_scatter
+from .diloco import DiLoCo, Outer
 from .estimation import Estimate, estimate
 from .plan import Plan
 from .registration import register
@@ -19,9 +21,11 @@ __all__ = [
     "Choice",
     "Codec",
     "CompressedPipelineStage",
+    "DiLoCo",
     "Estimate",
     "ExchangeError",
     "Handle",
+    "Outer",
     "Plan",
     "StageBoundary",
     "StageInput",

@@ -14,21 +14,29 @@ import torch.distributed as dist
 _MOST_BYTES = 1 << 20
 
 
+def _device_of(group: dist.ProcessGroup) -> torch.device:
+    """Where small tensors travel: on the host, unless the group is for a device alone (NCCL)."""
+    types = [device.type for device in group._device_types]
+    return torch.device("cpu" if "cpu" in types or not types else types[0])
+
+
 def all_descriptions(description: dict, group: dist.ProcessGroup) -> list[dict]:
     """What every rank says, by rank: JSON, so that bytes of others are only data."""
     data = json.dumps(description, sort_keys=True).encode()
     world = dist.get_world_size(group)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
-    dist.all_gather(sizes, torch.tensor([len(data)]), group=group)
+    device = _device_of(group)
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
+    dist.all_gather(sizes, torch.tensor([len(data)], device=device), group=group)
     longest = max(int(size) for size in sizes)
     if longest > _MOST_BYTES:
         raise ValueError(f"[register] expected settings of at most 1 MiB, got {longest} bytes")
     padded = torch.zeros(longest, dtype=torch.uint8)
     padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    padded = padded.to(device)
     everyone = [torch.zeros_like(padded) for _ in range(world)]
     dist.all_gather(everyone, padded, group=group)
     return [
-        json.loads(bytes(data.numpy())[: int(size)])
+        json.loads(bytes(data.cpu().numpy())[: int(size)])
         for data, size in zip(everyone, sizes, strict=True)
     ]
 

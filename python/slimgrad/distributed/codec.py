@@ -15,7 +15,9 @@ from ..tensors.coding import bytes_of, checked
 # The names that Codec.parse knows, beside formats such as "1-4-3". "float32" is torch's own
 # all-reduce.
 CODECS: tuple[str, ...] = tuple(classes.Codec.names())
-NAMES = ", ".join((*CODECS, "a rate such as rate1.5", "or a format such as 1-4-3"))  # for messages
+NAMES = ", ".join(
+    (*CODECS, "a rate such as rate1.5", "a k such as topk32", "or a format such as 1-4-3")
+)  # for messages
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,11 @@ class Codec:
     """One description of what happens to a tensor on the wire, the same on every rank.
 
     ``kind``: "lossless", "uniform" (``bits`` 2 to 8, or ``rate``, bits a value that every tensor
-    takes on the wire, up to 16; 0 is no rate), "float" (``format``) or "pruned" (to
-    ``sparsity``; survivors are "exact", "bfloat16" or values of ``format``: "float").
+    takes on the wire, up to 16; 0 is no rate), "float" (``format``), "pruned" (to
+    ``sparsity``; survivors are "exact", "bfloat16" or values of ``format``: "float") or "topk": the
+    ``k`` largest of every ``of`` values (a power of two from 16 to 4096), rounded to ``bits`` bits,
+    1 to 4. What "topk" does not keep would be lost for good: ``error_feedback``, which sends it
+    later, is its default, and that of no other kind.
     ``coder``: "rans", "huffman", or "none" for codes of exactly as many bits as they have.
     ``model``: where probabilities of uniform codes come from, as in ``encode``.
     ``rounding``: "stochastic", which is unbiased, in both phases of an exchange. "nearest" is
@@ -46,22 +51,26 @@ class Codec:
     coder: str = "rans"
     model: str = "counted"
     sparsity: float = 0.9
+    k: int = 64
+    of: int = 4096
     survivors: str = "exact"
     block_log2: int = 18
     rounding: str | None = None
-    error_feedback: bool = False
+    error_feedback: bool | None = None  # unless asked for, that of the kind
     seed: int = 0
     min_elements: int = 4096
 
     def __post_init__(self):
         object.__setattr__(self, "format", str(self.format))
         # What was left open, as it is in force.
-        object.__setattr__(self, "rounding", self._held().settings()["rounding"])
+        in_force = self._held().settings()
+        for name in ("rounding", "error_feedback"):
+            object.__setattr__(self, name, in_force[name])
 
     @classmethod
     def parse(cls, name: str, **settings) -> Codec:
         """``Codec.parse("uniform4", model="gennorm")``: a name of ``CODECS``, a rate such as
-        "rate1.5", or a format such as "1-4-3", and what differs."""
+        "rate1.5", the k of topk, as in "topk32", or a format such as "1-4-3", and what differs."""
         if not isinstance(name, str):
             raise TypeError(f"[Codec] expected one of {NAMES}; got {name!r}")
         return cls(**{**classes.Codec.parse(name), **settings})

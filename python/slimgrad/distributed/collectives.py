@@ -16,7 +16,7 @@ from .calls import call, group_of
 from .codec import Codec, as_codec
 from .weights import broadcast_delta
 
-_SIGNALS = 0.2  # seconds between looks for Ctrl-C while waiting
+SIGNALS = 0.2  # seconds between looks for Ctrl-C while waiting
 
 # As long as their groups: they count exchanges and keep buffers.
 _exchanges: weakref.WeakKeyDictionary[dist.ProcessGroup, Any] = weakref.WeakKeyDictionary()
@@ -39,7 +39,7 @@ class Handle:
         self._pending = pending
 
     def wait(self) -> None:
-        while not call(self._pending.wait_for, _SIGNALS):
+        while not call(self._pending.wait_for, SIGNALS):
             pass
 
     def is_completed(self) -> bool:

@@ -46,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--codecs", nargs="+", metavar="NAME", help="default: one of every kind")
+    parser.add_argument(
+        "--every",
+        type=int,
+        default=1,
+        metavar="H",
+        help="steps between two exchanges of a codec, as under local updates (default: 1)",
+    )
     parser.add_argument("--threads", type=int, help="that code (default: torch's)")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
@@ -107,7 +114,12 @@ def _ask(arguments: argparse.Namespace) -> Estimate:
             raise ValueError(f"--threads: expected 1 or more, got {arguments.threads}")
         torch.set_num_threads(arguments.threads)
     return estimate(
-        model, arguments.bandwidth, arguments.latency, arguments.ranks, arguments.codecs
+        model,
+        arguments.bandwidth,
+        arguments.latency,
+        arguments.ranks,
+        arguments.codecs,
+        every=arguments.every,
     )
 
 
@@ -132,6 +144,7 @@ def as_json(found: Estimate) -> str:
         "ranks": found.ranks,
         "bandwidth": found.link.bandwidth,
         "latency": found.link.latency,
+        "every": found.workload.every,
         "gradients": found.gradients,
         "best": found.best,
         "pays": found.pays,

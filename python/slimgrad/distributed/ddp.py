@@ -27,7 +27,8 @@ def exchange_bucket(plan: Plan, bucket):
     residuals = None
     if codec.error_feedback:
         residuals = [
-            plan._residual(name, x.numel(), codec) for name, x in zip(names, gradients, strict=True)
+            plan._residual(name, x.numel(), codec, x.device)
+            for name, x in zip(names, gradients, strict=True)
         ]
     handle = all_reduce(
         gradients,
@@ -42,7 +43,8 @@ def exchange_bucket(plan: Plan, bucket):
     assert handle is not None
     # Completed here and not by the exchange: its threads must not need Python's lock, which a
     # process that ends takes from them.
-    future: torch.futures.Future = torch.futures.Future()
+    devices = [] if buffer.is_cpu else [buffer.device]
+    future: torch.futures.Future = torch.futures.Future(devices=devices)
 
     def finish() -> None:
         handle.wait()

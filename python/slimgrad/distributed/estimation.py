@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from .speed import SHAPE, cast_seconds, coded_speed, generated_gradients, sample
 
 # One of every kind; asked for by name, all of CODECS can be had.
 KINDS: tuple[str, ...] = ("lossless", "fp8", "fp6", "fp4", "uniform8", "uniform4", "uniform2")
-KINDS += ("packed8", "packed4", "rate4", "rate2", "pruned")
+KINDS += ("packed8", "packed4", "rate4", "rate2", "pruned", "topk")
 PLAIN = ("float32", "fp16")  # what torch has: its all-reduce, and its hook that casts to float16
 
 
@@ -31,9 +31,10 @@ class Workload:
     tensors: int
     cast: float  # seconds per value, to float16 and back
     speeds: dict[str, Speed]
+    every: int = 1  # steps between two exchanges of a codec; PLAIN ones are in every step
 
     def seconds(self, name: str, ranks: int, link: Link) -> float:
-        """Predicted seconds of one exchange."""
+        """Predicted seconds a step."""
         if ranks == 1:
             return 0.0
         everything = self.values + self.small
@@ -42,15 +43,16 @@ class Workload:
         if name == "fp16":
             wire = cost.plain_seconds(2 * everything, ranks, link)
             return cost.overlapped(wire, self.cast * everything)
-        return cost.coded_seconds(self.values, self.speeds[name], ranks, link, 4 * self.small)
+        exchange = cost.coded_seconds(self.values, self.speeds[name], ranks, link, 4 * self.small)
+        return exchange / self.every
 
     def sent(self, name: str, ranks: int) -> float:
-        """Bytes that a rank sends."""
+        """Bytes that a rank sends in a step."""
         width = {"float32": 4, "fp16": 2}.get(name)
         if width:
             return cost.sent_bytes(width * (self.values + self.small), ranks)
         coded = self.values * self.speeds[name].bytes_per_value
-        return cost.sent_bytes(coded + 4 * self.small, ranks)
+        return cost.sent_bytes(coded + 4 * self.small, ranks) / self.every
 
     def break_even(self, name: str, against: str, ranks: int, latency: float) -> float:
         """The bandwidth below which ``name`` is quicker: 0 never, inf always."""
@@ -67,7 +69,7 @@ class Row:
 
     name: str
     sent: float  # bytes a rank sends in a step
-    seconds: float  # of the exchange, predicted
+    seconds: float  # of its exchanges, predicted
     pays_below: float  # bits per second below which it is quicker than float32: 0 never, inf always
     pays_below_fp16: float  # and quicker than float16
 
@@ -148,12 +150,17 @@ class Estimate:
             f"{ours.name}, {ours.seconds:.3g} s; {hope}."
         )
 
+    def _rounds(self) -> str:
+        every = self.workload.every
+        return "" if every == 1 else f"codecs exchange every {every} steps, "
+
     def __str__(self) -> str:
         load = self.workload
         lines = [
             f"{(load.values + load.small) / 1e6:.1f} million values in {load.tensors} tensors, "
             f"{load.small} of them in small ones that travel as they are; {self.gradients}",
-            f"{self.ranks} ranks, {bandwidth_text(self.link.bandwidth)} a rank and direction, "
+            f"{self.ranks} ranks, {self._rounds()}"
+            f"{bandwidth_text(self.link.bandwidth)} a rank and direction, "
             f"{1e3 * self.link.latency:.3g} ms a message; work measured with "
             f"{torch.get_num_threads()} threads",
             f"{'':<12} {'bits a':>7} {'encode':>8} {'decode':>8} {'MB':>8} {'seconds':>9} "
@@ -171,6 +178,12 @@ class Estimate:
             line += f" {faster:7.2f} {_below(row.pays_below):>12} {_below(row.pays_below_fp16):>12}"
             lines.append(line.rstrip())
         return "\n".join([*lines, self.verdict])
+
+
+def _every(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"[estimate] expected every to be a positive integer, got {value!r}")
+    return value
 
 
 def _below(bits: float) -> str:
@@ -199,22 +212,26 @@ def estimate(
     ranks: int = 2,
     codecs: Sequence | None = None,
     gradients: Iterable[torch.Tensor] | None = None,
+    every: int = 1,
 ) -> Estimate:
     """What an exchange of this model's gradients takes, plainly, as float16, and by every codec.
 
     ``bandwidth``: bits per second that a rank can send while it receives as many, or text such as
     "1 Gbit/s". ``latency``: seconds a message. ``codecs``: names or ``Codec``; None is one of every
     kind. ``gradients``: tensors to code; None takes the parameters' ``grad``, or, if there are
-    none, values of a generalized normal law, and the result says so.
+    none, values of a generalized normal law, and the result says so. ``every``: of local updates
+    (DiLoCo), how many steps apart codecs exchange; times and bytes are those of a round over as
+    many steps. float32 and fp16 stay torch's own, in every step.
 
     Coding and decoding are measured, here and now, with the threads torch has, on about 8 Mi
     values of all tensors: some seconds. The rest is the formula of docs/distributed.md, for an
     exchange that has nothing to hide behind. Printed, the result is a table with a verdict.
     """
     link = Link(as_bandwidth(bandwidth, "estimate"), _latency(latency))
-    ranks = _ranks(ranks)
+    ranks, every = _ranks(ranks), _every(every)
     samples, sizes, where = gradients_of(model, gradients)
-    return Estimate(measured_workload(samples, sizes, codecs), ranks, link, where)
+    load = replace(measured_workload(samples, sizes, codecs), every=every)
+    return Estimate(load, ranks, link, where)
 
 
 def gradients_of(model: Any, gradients: Any) -> tuple[list[torch.Tensor], list[int], str]:

@@ -99,7 +99,7 @@ class CodedReduceScatter(DefaultReduceScatter):
         tensor, row by row as FSDP splits it; this rank's own row is not coded and loses nothing."""
         parts = []
         for name, length in zip(names, lengths, strict=True):
-            residual = self.plan._residual(name, len(rows) * length, codec)
+            residual = self.plan._residual(name, len(rows) * length, codec, rows.device)
             parts.append([None] * len(rows) if residual is None else residual.view(len(rows), -1))
         return [[part[rank] for part in parts] for rank in range(len(rows))]
 

@@ -138,13 +138,17 @@ class Plan:
         """The key of a parameter's draws."""
         return derive_seed(self._number, name)
 
-    def _residual(self, name: str, size: int, codec: Codec) -> torch.Tensor | None:
+    def _residual(
+        self, name: str, size: int, codec: Codec, device: torch.device
+    ) -> torch.Tensor | None:
         """The rounding error of this parameter's gradients so far; zero on first use."""
         if not codec.error_feedback or codec.is_exact or size < codec.min_elements:
             return None
         known = self.residuals.get(name)
+        if known is not None and known.device != device:  # of a state
+            known = self.residuals[name] = known.to(device)
         if known is None or known.numel() != size:
-            self.residuals[name] = torch.zeros(size, dtype=torch.float32)
+            self.residuals[name] = torch.zeros(size, dtype=torch.float32, device=device)
             if known is not None:  # FSDP pads at the end, depending on the number of ranks
                 common = min(size, known.numel())
                 self.residuals[name][:common] = known[:common]

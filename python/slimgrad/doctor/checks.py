@@ -1,8 +1,10 @@
-"""What the self-test runs: a few calls for every kernel that exists in more than one version.
+"""What the self-tests run: a few calls for every kernel that exists in more than one version, for
+instruction sets and for devices.
 
 Inputs are the same in every process, small, and of odd lengths, so that vectors have a rest to
 deal with. A check gives tensors, which have to be those of the scalar kernels: to the bit, or,
-where sums are added in another order, to a tolerance.
+where sums are added in another order, to a tolerance. Those that also run on a device are told
+where, and have the bits of the CPU there; all kernels of devices are in them.
 """
 
 from __future__ import annotations
@@ -28,10 +30,21 @@ PRODUCTS, ROUNDED_PRODUCTS = 1e-5, 1e-2
 
 
 @dataclass(frozen=True)
+class Where:
+    """The device of a check's tensors, and how many values they have; None: few."""
+
+    device: torch.device
+    count: int | None = None
+
+
+HERE = Where(torch.device("cpu"))
+
+
+@dataclass(frozen=True)
 class Check:
     name: str
     kernels: tuple[str, ...]  # the files of src/kernels, and their like in src/arrays
-    run: Callable[[], list[torch.Tensor]]
+    run: Callable[..., list[torch.Tensor]]  # with a Where, if it is one of device_checks()
     tolerance: float = 0.0  # of the largest magnitude; 0: the same bits
 
 
@@ -39,17 +52,26 @@ def _random(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _gradient(dtype: torch.dtype = torch.float32, count: int = 20_011) -> torch.Tensor:
+def _put(x: torch.Tensor, where: Where) -> torch.Tensor:
+    """Repeated to the size that is asked for."""
+    if where.count is not None:
+        x = x.repeat(where.count // len(x) + 1)[: where.count]
+    return x.to(where.device)
+
+
+def _gradient(
+    dtype: torch.dtype = torch.float32, count: int = 20_011, where: Where = HERE
+) -> torch.Tensor:
     """Magnitudes over many octaves, some of them zero, as gradients have them."""
     x = 1e-3 * _random(count) * torch.exp(2 * _random(count, seed=2))
     x[_random(count, seed=3) < -0.5] = 0
-    return x.to(dtype)
+    return _put(x.to(dtype), where)
 
 
-def _with_specials(dtype: torch.dtype) -> torch.Tensor:
+def _with_specials(dtype: torch.dtype, where: Where = HERE) -> torch.Tensor:
     x = _gradient(dtype)
     x[5], x[77], x[1003], x[1004] = float("nan"), float("inf"), -float("inf"), -0.0
-    return x
+    return _put(x, where)
 
 
 def _name(what: str, dtype: torch.dtype) -> str:
@@ -59,8 +81,8 @@ def _name(what: str, dtype: torch.dtype) -> str:
 # ---- measuring ----------------------------------------------------------------------------------
 
 
-def _measured(dtype: torch.dtype) -> list[torch.Tensor]:
-    return [ops.measure(_with_specials(dtype))]
+def _measured(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
+    return [ops.measure(_with_specials(dtype, where))]
 
 
 def _fitted() -> list[torch.Tensor]:
@@ -73,8 +95,8 @@ def _fitted() -> list[torch.Tensor]:
 # ---- applying -----------------------------------------------------------------------------------
 
 
-def _quantized(dtype: torch.dtype) -> list[torch.Tensor]:
-    x = _with_specials(dtype)
+def _quantized(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
+    x = _with_specials(dtype, where)
     return [
         quantize(x, format, 2.0**-9, rounding, underflow, seed=3)
         for format in ("1-4-1", "1-5-2")
@@ -82,27 +104,39 @@ def _quantized(dtype: torch.dtype) -> list[torch.Tensor]:
     ]
 
 
-def _pruned(dtype: torch.dtype) -> list[torch.Tensor]:
-    x = _with_specials(dtype)
+def _pruned(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
+    x = _with_specials(dtype, where)
     return [prune(x, 1e-3, seed=4)] + [
         prune_quantize(x, 1e-3, "1-4-1", 2.0**-9, rounding, underflow, seed=4)
         for rounding, underflow in ROUNDINGS
     ]
 
 
-def _packed(dtype: torch.dtype) -> list[torch.Tensor]:
+def _packed(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
     results = []
     for format in ("1-2-1", "1-3-2", "1-5-2"):
         for rounding, underflow in ROUNDINGS:
-            packed = pack(_gradient(dtype), format, 2.0**-9, rounding, underflow, seed=15)
+            packed = pack(
+                _gradient(dtype, where=where), format, 2.0**-9, rounding, underflow, seed=15
+            )
             results += [packed.data, packed.unpack()]
     return results
 
 
-def _gated(dtype: torch.dtype) -> list[torch.Tensor]:
-    """A scale by the maximum, which a gate looks for in a pass of its own."""
-    plan = ops.new_gate_plan(bits=6, scale_method="max", seed=5, min_elements=1)
-    return [ops.compress_gradient(_gradient(dtype), plan, ops.new_gate_stats(), 0)]
+def _gated(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
+    """Gradients, plans and reports: scaled by the maximum, which a gate looks for in a pass of its
+    own; pruned and in few bits; and with small values dropped, by a threshold that the host finds
+    for devices, too."""
+    results = []
+    for options in (
+        {"bits": 6, "scale_method": "max"},
+        {"prune": "stochastic", "sparsity": 0.8, "bits": 4},
+        {"prune": "topk", "sparsity": 0.5, "method": "gennorm"},
+    ):
+        plan, stats = ops.new_gate_plan(seed=5, min_elements=1, **options), ops.new_gate_stats()
+        x = _gradient(dtype, where=where)
+        results += [ops.compress_gradient(x, plan, stats, 0), plan, stats]
+    return results
 
 
 # ---- coding -------------------------------------------------------------------------------------
@@ -202,12 +236,31 @@ def _few_bits(dtype: torch.dtype) -> list[torch.Tensor]:
     return results
 
 
+def _coded_steps(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
+    """What few-bit activations are made of, without torch's own part of them."""
+    x, gradient = _put(_random(6007).to(dtype), where), _gradient(dtype, 6007, where)
+    results = []
+    for bits in (1, 2, 3, 4):
+        levels = [0.1 * level for level in range(1 << bits)]
+        codes = ops.stepwise_codes(x, [level - 0.5 for level in levels[1:]], False)
+        results += [codes, ops.stepwise_backward(gradient, codes, levels, x.stride())]
+    return results
+
+
 def _inverted(dtype: torch.dtype) -> list[torch.Tensor]:
     return [result for f in (gelu, silu, mish) for result in _activated(f, dtype, bits="exact")]
 
 
-def _saved(dtype: torch.dtype) -> list[torch.Tensor]:
-    x = _random(10_007).to(dtype)
+def _inverted_backward(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
+    """From the CPU's output: that of another device is rounded otherwise."""
+    y = _put(torch.nn.functional.silu(_random(6007)).to(dtype), where)
+    gradient = _gradient(dtype, 6007, where)
+    codes = ops.stepwise_codes(_put(_random(6007).to(dtype), where), [-1.25], False)
+    return [ops.invertible_backward(gradient, y, codes, name) for name in ("gelu", "silu", "mish")]
+
+
+def _saved(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
+    x = _put(_random(10_007).to(dtype), where)
     results = []
     for bits in (2, 4, 8):
         for rounding in ("nearest", "stochastic"):
@@ -216,10 +269,29 @@ def _saved(dtype: torch.dtype) -> list[torch.Tensor]:
     return results
 
 
-def _kept_exactly(dtype: torch.dtype) -> list[torch.Tensor]:
+def _kept_exactly(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
     """Between its lists are a few bytes that mean nothing: what comes back is compared."""
-    x = _random(10_007).to(dtype).relu()
+    x = _put(_random(10_007).to(dtype).relu(), where)
     return [ops.unpack_exact(ops.pack_exact(x), x.shape, x.stride(), dtype)]
+
+
+def _sent(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
+    """What travels between devices stands for the values that a payload of the CPU stands for."""
+    x, results = _gradient(dtype, where=where), []
+    for bits in (2, 4, 6, 8):
+        for rounding in ("nearest", "stochastic"):
+            out, sums = torch.empty_like(x), torch.ones_like(x)
+            if where.device.type == "cpu":
+                payload = encode(x, "uniform", bits=bits, rounding=rounding, seed=18)
+                out = decode(payload)
+                sums += out
+            else:
+                codes = ops._pack_uniform(x, bits, rounding == "stochastic", 18)
+                ops._unpack_uniform_(*codes, bits, False, out)
+                if dtype == torch.float32:
+                    ops._unpack_uniform_(*codes, bits, True, sums)
+            results += [out, sums] if dtype == torch.float32 else [out]
+    return results
 
 
 # ---- sparse products ----------------------------------------------------------------------------
@@ -261,17 +333,29 @@ def _convolved(
 # ---- all ----------------------------------------------------------------------------------------
 
 
-def checks() -> Iterator[Check]:
+def device_checks() -> Iterator[Check]:
+    """Those that run anywhere, by Check.run(Where(...)): every kernel of src/device is in one, and
+    self-tests fail where one is not. What the CPU has no several versions of names no kernels."""
     for dtype in DTYPES:
-        yield Check(_name("measure", dtype), ("measure/measure",), partial(_measured, dtype))
-        yield Check(_name("quantize", dtype), ("apply/apply",), partial(_quantized, dtype))
-        yield Check(_name("prune", dtype), ("apply/apply",), partial(_pruned, dtype))
-        yield Check(_name("pack", dtype), ("apply/apply",), partial(_packed, dtype))
-        yield Check(
-            _name("gate", dtype),
-            ("measure/max_magnitude", "measure/sample_sums"),
-            partial(_gated, dtype),
-        )
+        for name, kernels, function in (
+            ("measure", ("measure/measure",), _measured),
+            ("quantize", ("apply/apply",), _quantized),
+            ("prune", ("apply/apply",), _pruned),
+            ("pack", ("apply/apply",), _packed),
+            ("gate", ("measure/max_magnitude", "measure/sample_sums"), _gated),
+            ("few-bit codes", ("fewbit/pack", "fewbit/multiply"), _coded_steps),
+            ("backward from outputs", ("fewbit/invertible",), _inverted_backward),
+            ("saved", ("saved/pack", "saved/unpack"), _saved),
+            ("keep without zeros", ("coding/nonzeros",), _kept_exactly),
+            ("send", ("coding/uniform",), _sent),
+        ):
+            yield Check(_name(name, dtype), kernels, partial(function, dtype))
+
+
+def checks() -> Iterator[Check]:
+    """Those of the CPU: all."""
+    yield from device_checks()
+    for dtype in DTYPES:
         yield Check(
             _name("few-bit activations", dtype),
             ("fewbit/pack", "fewbit/multiply"),
@@ -281,10 +365,6 @@ def checks() -> Iterator[Check]:
             _name("exact activations", dtype),
             ("fewbit/invertible",),
             partial(_inverted, dtype),
-        )
-        yield Check(_name("saved", dtype), ("saved/pack", "saved/unpack"), partial(_saved, dtype))
-        yield Check(
-            _name("keep without zeros", dtype), ("coding/nonzeros",), partial(_kept_exactly, dtype)
         )
     yield Check("fit", ("measure/power_sums",), _fitted)
     for coder in ("rans", "huffman"):

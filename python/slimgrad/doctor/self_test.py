@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,16 +24,24 @@ class Outcome:
 
 
 @contextmanager
-def kernels_restored() -> Iterator[None]:
-    """What was selected before is selected afterwards. Meanwhile one thread does the work: it is
-    little, and on a busy machine threads would wait for each other."""
-    selected, usable, _ = ops._kernel_sets()
+def one_thread() -> Iterator[None]:
+    """Inside, one thread does the work: it is little, and on a busy machine threads would wait for
+    each other."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(num_threads)
+
+
+@contextmanager
+def kernels_restored() -> Iterator[None]:
+    """What was selected before is selected afterwards."""
+    selected, usable, _ = ops._kernel_sets()
+    try:
+        yield
+    finally:
         ops._select_kernel_set("best" if usable.index(selected) == 1 else selected)
 
 
@@ -52,44 +60,58 @@ def _difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> str 
     return f"off by {error:.3g} of {largest:.3g}" if error > tolerance * largest else None
 
 
-def _first_difference(check: Check, want: list[torch.Tensor]) -> str | None:
-    got = check.run()
+def _first_difference(
+    got: list[torch.Tensor], want: list[torch.Tensor], tolerance: float
+) -> str | None:
     if len(got) != len(want):
         return f"{len(got)} results instead of {len(want)}"
     for number, (one, other) in enumerate(zip(got, want, strict=True)):
-        difference = _difference(one, other, check.tolerance)
+        difference = _difference(one, other, tolerance)
         if difference is not None:
             return f"result {number}: {difference}"
     return None
 
 
+def outcome_of(
+    name: str,
+    selection: Iterable[Check],
+    run: Callable[[Check], list[torch.Tensor]],
+    wanted: Callable[[Check], list[torch.Tensor]] | None = None,
+) -> Outcome:
+    """Of running checks, and of comparing what they give with what is wanted."""
+    outcome = Outcome(name)
+    for check in selection:
+        outcome.checks += 1
+        try:
+            got = run(check)
+            difference = wanted and _first_difference(got, wanted(check), check.tolerance)
+        except Exception as error:  # whatever it is, it belongs into the report
+            difference = f"{type(error).__name__}: {error}"
+        if difference is not None:
+            outcome.failed[check.name] = difference
+    return outcome
+
+
 def self_test(selection: Iterable[Check] | None = None) -> list[Outcome]:
     """REQUIRES: no other thread uses kernels meanwhile, as they are selected for the process."""
     selection = list(checks() if selection is None else selection)
+    scalar_results: dict[str, list[torch.Tensor]] = {}
+
+    def kept(check: Check) -> list[torch.Tensor]:
+        return scalar_results.setdefault(check.name, check.run())
+
     usable = ops._kernel_sets()[1]
-    with kernels_restored():
+    with one_thread(), kernels_restored():
         ops._select_kernel_set(SCALAR)
-        outcomes, wanted = [Outcome(SCALAR)], {}
-        for check in selection:
-            outcomes[0].checks += 1
-            try:
-                wanted[check.name] = check.run()
-            except Exception as error:  # whatever it is, it belongs into the report
-                outcomes[0].failed[check.name] = f"{type(error).__name__}: {error}"
+        outcomes = [outcome_of(SCALAR, selection, kept)]
+        selection = [check for check in selection if check.name in scalar_results]
         for name in usable:
             if name == SCALAR:
                 continue
             ops._select_kernel_set(name)
-            outcome = Outcome(name)
-            for check in selection:
-                if check.name not in wanted:
-                    continue
-                outcome.checks += 1
-                try:
-                    difference = _first_difference(check, wanted[check.name])
-                except Exception as error:
-                    difference = f"{type(error).__name__}: {error}"
-                if difference is not None:
-                    outcome.failed[check.name] = difference
-            outcomes.append(outcome)
+            outcomes.append(
+                outcome_of(
+                    name, selection, lambda check: check.run(), lambda c: scalar_results[c.name]
+                )
+            )
     return outcomes

@@ -73,7 +73,8 @@ def encode_array(x: torch.Tensor, codec: Codec, seed: int) -> torch.Tensor:
         return encode(x)
     options: dict[str, Any] = {"coder": codec.coder, "rounding": codec.rounding, "seed": seed}
     if codec.kind == "uniform":
-        return encode(x, "uniform", bits=codec.bits, model=codec.model, **options)
+        options |= {"bits": codec.bits, "rate": codec.rate or None, "model": codec.model}
+        return encode(x, "uniform", **options)
     if codec.kind == "float":
         return encode(x, "float", format=codec.format, **options)
     alpha = threshold(measure(x), codec.sparsity)
@@ -91,7 +92,8 @@ def encode_array(x: torch.Tensor, codec: Codec, seed: int) -> torch.Tensor:
 class EncodeUpdates:
     """A mod of a ClientApp: codes the arrays in its replies to training messages.
 
-    codec: a name such as "uniform4", with settings= of a slimgrad.distributed.Codec, or a Codec.
+    codec: a name such as "uniform4" or "rate2", with settings= of a slimgrad.distributed.Codec, or
+        a Codec, of any kind but "topk".
         ``error_feedback`` adds what rounding lost to the next update; it is kept in the state of
         the client's Context, one array for each that is coded.
     difference: False codes the arrays themselves, for apps whose replies are updates already.
@@ -107,6 +109,8 @@ class EncodeUpdates:
             if isinstance(codec, Codec)
             else Codec.parse(codec, **settings)
         )
+        if self.codec.kind == "topk":
+            raise ValueError("[EncodeUpdates] expected any codec but topk, got topk")
         self.difference = difference
 
     def __call__(self, message: Message, context: Context, call_next) -> Message:

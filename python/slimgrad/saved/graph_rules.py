@@ -20,9 +20,10 @@ EXCLUDED = "excluded"
 REASONS = classes.SavedTensors.reasons()
 
 _CASTS = (torch.ops.prims.convert_element_type.default, torch.ops.aten._to_copy.default)
-# A graph knows of an operation that was decomposed where its parts come from. Backward takes
-# exponentials of what these read: a step of 4 bits would be most of a probability.
-_SOFTMAX = ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
+# A graph knows of an operation that was decomposed where its parts come from. Of what these read,
+# exponentials are taken again in backward: a step of 4 bits would be most of a probability.
+_LOG_SOFTMAX = "_log_softmax"
+_EXPONENTIALS = ("_softmax", "_safe_softmax", "exp", _LOG_SOFTMAX)
 # What is reduced by less is no statistic, but a result that goes on, as of a pooling.
 _LEAST_REDUCTION = 16
 
@@ -45,6 +46,24 @@ def _size(node: fx.Node) -> int:
     value = _value(node)
     values = value if isinstance(value, tuple | list) else [value]
     return max((hint(v.numel()) for v in values if isinstance(v, torch.Tensor)), default=0)
+
+
+def _decomposed(node: fx.Node) -> str:
+    """The name of the operation that it is, or is a part of."""
+    return getattr(node.meta.get("original_aten"), "_opname", "")
+
+
+_PRODUCTS = (torch.ops.aten.mul.Tensor, torch.ops.aten.clone.default, *_CASTS)
+
+
+def is_view_or_product(node: fx.Node) -> bool:
+    is_view = getattr(node.target, "is_view", False)
+    return node.op == "call_function" and (is_view or node.target in _PRODUCTS)
+
+
+def is_logarithm(node: fx.Node) -> bool:
+    """Whether it is the result of log-softmax."""
+    return _decomposed(node) == _LOG_SOFTMAX
 
 
 def _has_tag(node: fx.Node, tag: torch.Tag) -> bool:
@@ -111,13 +130,13 @@ class Reader:
     """What backward does with one of its inputs, before a gradient comes in."""
 
     def __init__(self, saved: fx.Node, of_gradients: set[fx.Node]):
-        self._saved, self._of_gradients = saved, of_gradients
+        self.saved, self._of_gradients = saved, of_gradients
 
     @cached_property
     def _cone(self) -> list[fx.Node]:
         """The readers, and those of what is recomputed from it alone."""
         found: dict[fx.Node, None] = {}
-        waiting = [self._saved]
+        waiting = [self.saved]
         while waiting:
             for user in waiting.pop().users:
                 if user.op == "call_function" and user not in found:
@@ -130,7 +149,7 @@ class Reader:
         """How its readers are packed, if all say the same: the text of a packer. What is in no
         module that packs says nothing."""
         texts = set()
-        waiting = [self._saved]
+        waiting = [self.saved]
         while waiting:
             for user in waiting.pop().users:
                 if getattr(user.target, "is_view", False) and user not in self._of_gradients:
@@ -141,8 +160,9 @@ class Reader:
 
     def reason(self) -> str:
         for node in self._cone:
-            original = node.meta.get("original_aten")
-            if getattr(original, "_opname", "") in _SOFTMAX:
+            name = _decomposed(node)
+            is_recomputed = node not in self._of_gradients
+            if name == f"{_LOG_SOFTMAX}_backward_data" or (is_recomputed and name in _EXPONENTIALS):
                 return REASONS["softmax"]
             if node.meta.get("recompute") in (
                 CheckpointPolicy.MUST_RECOMPUTE,
@@ -153,14 +173,45 @@ class Reader:
                 return REASONS["layout"]
         return ""
 
+    def result(self) -> fx.Node | None:
+        """What is computed again from it by a softmax, a log-softmax or exp, if backward reads it
+        through that alone: this may be saved in its place. It may be the tensor itself."""
+        recomputed = (node for node in self._cone if node not in self._of_gradients)
+        for node in sorted([self.saved, *recomputed], reverse=True):  # in the order of the graph
+            if _decomposed(node) in _EXPONENTIALS and self._is_read_through(node):
+                return node
+        return None
 
-def reason_by_value(value: torch.Tensor, min_elements: int) -> str:
-    """What type, device, size and strides say."""
+    def _is_read_through(self, result: fx.Node) -> bool:
+        found = {result}
+        waiting = [self.saved]
+        while waiting:
+            node = waiting.pop()
+            if node in found:
+                continue
+            found.add(node)
+            if node.op == "output" or node in self._of_gradients:
+                return False
+            waiting += node.users
+        return True
+
+
+def owns_memory(node: fx.Node) -> bool:
+    """Whether it is no view of an input."""
+    while node.op == "call_function" and getattr(node.target, "is_view", False):
+        node = node.all_input_nodes[0]
+    return node.op == "call_function"
+
+
+def reason_by_value(
+    value: torch.Tensor, min_elements: int, dtype: torch.dtype | None = None
+) -> str:
+    """What type, device, size and strides say. dtype: as if it were that of the tensor."""
     key = torch._C._dispatch_key_for_device(value.device.type)
     if not torch._C._dispatch_has_kernel_for_dispatch_key("slimgrad::pack_saved_in_graph", key):
         return REASONS["device"]
     sizes, strides = ([hint(n) for n in each] for each in (value.shape, value.stride()))
-    form = torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+    form = torch.empty_strided(sizes, strides, dtype=dtype or value.dtype, device="meta")
     return classes.SavedTensors.reason_by_form(form, min_elements)
 
 

@@ -16,6 +16,7 @@ Why here, at ``torch._inductor.config.custom_partitioner_fn``, of what torch 2.1
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
@@ -53,14 +54,48 @@ def how_under_hooks() -> str | None:
     return getattr(hooks[0], KEY, None) if hooks else None
 
 
+_PARTITIONER = "custom_partitioner_fn"
+
+
 def install() -> None:
-    """Puts our partitioner into inductor's settings, around the one that is there."""
+    """Puts our partitioner into inductor's settings, around the one that is there. The options of a
+    call of torch.compile replace the settings later, when inductor begins."""
     import torch._inductor.config as config
 
     from .partitioner import Partitioner
 
-    if not isinstance(config.custom_partitioner_fn, Partitioner):
+    options = _options_of_backend()
+    if options.get(_PARTITIONER) is not None:
+        if not isinstance(options[_PARTITIONER], Partitioner):
+            options[_PARTITIONER] = Partitioner(options[_PARTITIONER])
+    elif not isinstance(config.custom_partitioner_fn, Partitioner):
         config.custom_partitioner_fn = Partitioner(config.custom_partitioner_fn)
+
+
+def _options_of_backend() -> dict[str, Any]:
+    """torch.compile(options=...) of what is being traced, if its backend is inductor."""
+    from torch._dynamo.eval_frame import innermost_backend
+
+    backend = innermost_backend(_output_graph().compiler_fn)
+    cuts_graphs = getattr(backend, "__self__", None)  # for DistributedDataParallel
+    backend = innermost_backend(getattr(cuts_graphs, "backend_compile_fn", backend))
+    is_inductor = isinstance(backend, torch._TorchCompileInductorWrapper)
+    return backend.config if is_inductor else {}
+
+
+def _output_graph() -> Any:
+    """dynamo's, of what is being traced. While it is made it is asked for hooks, and then nothing
+    but the frames of Python leads to it."""
+    from torch._dynamo.output_graph import OutputGraph
+
+    frame = sys._getframe()
+    while frame is not None and not isinstance(frame.f_locals.get("self"), OutputGraph):
+        frame = frame.f_back
+    if frame is not None:
+        return frame.f_locals["self"]
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    return InstructionTranslator.current_tx().output
 
 
 def text_of(bits: int, group: int, rounding: str, min_elements: int) -> str:

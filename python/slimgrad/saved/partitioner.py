@@ -6,8 +6,10 @@ is traced.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,8 +25,12 @@ from .graph_rules import (
     REASONS,
     Forward,
     Reader,
+    hint,
+    is_logarithm,
+    is_view_or_product,
     num_bytes,
     of_gradients,
+    owns_memory,
     reason_by_value,
 )
 from .graphs import how_under_hooks, marks_of_trace, parse
@@ -54,6 +60,30 @@ class Partitioner(CustomPartitionerFn):
         return code, marks_of_trace(), how_under_hooks(), before
 
 
+# What becomes of tensors, as tallies say it; and "8 bits" and the like.
+MASKS, SMALLER = "bits of masks", "smaller type"
+
+_CAST = torch.ops.prims.convert_element_type.default
+_MOST_STEPS = 8
+
+
+@dataclass(frozen=True)
+class As:
+    """What crosses the cut in the place of a tensor: the packed result of the node of forward,
+    which backward reads where it read the result of the node `back`. kind: as a tally has it."""
+
+    kind: str
+    node: fx.Node
+    back: fx.Node
+
+
+def _value_of(node: fx.Node) -> torch.Tensor:
+    """The fake tensor of a node that was made."""
+    values = (each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args)
+    with torch.no_grad():
+        return node.target(*values)
+
+
 class Packing:
     """Packs what a forward graph hands to its backward graph.
 
@@ -80,47 +110,99 @@ class Packing:
         # Without the state of a packer as its input it is a block, or a piece that DDP cut off.
         self._rules = Forward({inputs[i] for i in static}, wanted, not self._begins)
         self._rules.read(self._forward)
+        self._named = {node.name: node for node in self._forward.nodes}
         self._readers = {
             node.name: node
             for node in self._backward.find_nodes(op="placeholder")
             if "tangents" not in node.name
         }
+        self._of_gradients = of_gradients(self._backward, set(self._readers.values()))
+        # By nodes of forward those of backward: masks, and results of softmax.
+        self._unpacked: dict[fx.Node, fx.Node] = {}
+        self._numbers = itertools.count()
         self._tally: Counter = Counter()
 
     def run(self) -> None:
         outputs = list(self._output.args[0])
-        gradients = of_gradients(self._backward, set(self._readers.values()))
+        saved_outputs = outputs[self._num_outputs :]
+        read = [node for node in saved_outputs if self._is_read(node)]
         seed = self._seed()
-        packed: dict[fx.Node, fx.Node] = {}
-        for i in range(self._num_outputs, len(outputs)):
-            node = outputs[i]
-            is_read = isinstance(node, fx.Node) and node.name in self._readers
-            if not is_read or not isinstance(node.meta["val"], torch.Tensor):
-                continue
-            reader = Reader(self._readers[node.name], gradients)
-            how = self._under_hooks or reader.how()
-            if how is None:
-                continue
-            why = self._reason(node, reader, how)
-            if why:
-                self._count("left", why, num_bytes(node.meta["val"]), num_bytes(node.meta["val"]))
-                continue
-            outputs[i] = self._pack(node, how, seed, len(packed))
-            packed[node] = outputs[i]
-        self._output.args = (tuple(outputs),)
+        left: dict[fx.Node, str] = {}
+        words: dict[fx.Node, fx.Node] = {}
+        # What comes first may spare others: a softmax's result what it is computed from, and with a
+        # mask its copy after dropout.
+        for is_first in (True, False):
+            for node in [node for node in read if node not in words and self._is_read(node)]:
+                reader = Reader(self._readers[node.name], self._of_gradients)
+                how = self._under_hooks or reader.how()
+                if how is None:
+                    continue
+                saved = self._as_what(node, reader, how)
+                if isinstance(saved, str):
+                    left[node] = saved
+                    continue
+                goes_first = saved.kind == MASKS or saved.back is not reader.saved
+                if is_first == goes_first and (is_first or not self._compute_again(node)):
+                    words[node] = self._pack(saved, how, seed, num_bytes(node.meta["val"]))
+                    self._unpack(saved, reader.saved, words[node])
+        unread = [node for node in read if node not in words and not self._is_read(node)]
+        kept = [words.get(node, node) for node in saved_outputs if node not in unread]
+        self._output.args = ((*outputs[: self._num_outputs], *kept),)
+        for node in unread:
+            self._backward.erase_node(self._readers[node.name])
+            if self._rules.reason(node) not in (REASONS["leaf"], REASONS["of leaf"]):
+                self._count("packed", "not saved", num_bytes(node.meta["val"]), 0)
+        for node, why in left.items():
+            if node not in unread:
+                size = num_bytes(node.meta["val"])
+                self._count("left", why, size, size)
         self._tell(seed)
-        for node, words in packed.items():
-            self._unpack(node, words)
         for module in self._modules:
             module.graph.lint()
             module.recompile()
 
-    def _reason(self, node: fx.Node, reader: Reader, how: str) -> str:
+    def _is_read(self, node: Any) -> bool:
+        """Whether it is a tensor that backward reads."""
+        return (
+            isinstance(node, fx.Node)
+            and node.name in self._readers
+            and bool(self._readers[node.name].users)
+            and isinstance(node.meta["val"], torch.Tensor)
+        )
+
+    def _as_what(self, node: fx.Node, reader: Reader, how: str) -> As | str:
+        """Or why it is saved as it is."""
         if how == EXCLUDED:
             return REASONS["excluded"]
         bits, _, _, min_elements = parse(how)
-        why = self._rules.reason(node) or reason_by_value(node.meta["val"], min_elements)
-        return why or reader.reason() or ("" if bits else REASONS["exact"])
+        value = node.meta["val"]
+        if value.dtype == torch.bool and owns_memory(node):
+            # As if it were of a type that is packed: the rest of its form decides.
+            why = reason_by_value(value, min_elements, torch.float32)
+            return why or As(MASKS, node, reader.saved)
+        why = self._rules.reason(node) or reason_by_value(value, min_elements)
+        if not why and not bits:
+            return REASONS["exact"]
+        why = why or reader.reason()
+        if not why:
+            return As(f"{bits} bits", node, reader.saved)
+        if why == REASONS["softmax"] and (result := reader.result()) is not None:
+            return self._as_result(result, num_bytes(value), bits, min_elements) or why
+        return why
+
+    def _as_result(self, back: fx.Node, size: int, bits: int, min_elements: int) -> As | None:
+        """The result of a softmax in the place of what it reads, `size` bytes: what an eager pass
+        saves. The logarithm of one with 16 bits, if that is less."""
+        node = self._named.get(back.name)
+        if node is None or back.op == "call_function" != node.op:
+            return None
+        value = node.meta["val"]
+        if is_logarithm(node):
+            is_less = hint(value.numel()) * torch.bfloat16.itemsize < size
+            return As(SMALLER, node, back) if is_less else None
+        why = self._rules.reason(node) or reason_by_value(value, min_elements)
+        why = why or Reader(back, self._of_gradients).reason()
+        return None if why else As(f"{bits} bits", node, back)
 
     # ---- forward ----------------------------------------------------------------------------
 
@@ -143,21 +225,24 @@ class Packing:
             seed.meta["val"] = ops.draw_saved(like.meta["val"], "")
         return seed
 
-    def _pack(self, node: fx.Node, how: str, seed: fx.Node, number: int) -> fx.Node:
+    def _pack(self, saved: As, how: str, seed: fx.Node, plain: int) -> fx.Node:
         graph = self._forward
         bits, group, rounding, _ = parse(how)
-        after = max(node, seed)  # in the order of the graph
+        after = max(saved.node, seed)  # in the order of the graph
         while after.op == "placeholder" and after.next.op == "placeholder":
             after = after.next
-        arguments = (node, seed, number, bits, group, rounding)
+        if saved.kind == MASKS:
+            target, arguments = ops.pack_bools.default, (saved.node,)
+        elif saved.kind == SMALLER:
+            target, arguments = _CAST, (saved.node, torch.bfloat16)
+        else:
+            target = ops.pack_saved_in_graph.default
+            arguments = (saved.node, seed, next(self._numbers), bits, group, rounding)
         with graph.inserting_after(after):
-            words = graph.call_function(ops.pack_saved_in_graph.default, arguments)
-        values = (each.meta["val"] if isinstance(each, fx.Node) else each for each in arguments)
-        with torch.no_grad():
-            words.meta["val"] = ops.pack_saved_in_graph(*values)
+            words = graph.call_function(target, arguments)
+        words.meta["val"] = _value_of(words)
         words.meta["how"] = how
-        plain, now = num_bytes(node.meta["val"]), num_bytes(words.meta["val"])
-        self._count("packed", f"{bits} bits", plain, now)
+        self._count("packed", saved.kind, plain, num_bytes(words.meta["val"]))
         return words
 
     def _count(self, what: str, name: str, plain: int, now: int) -> None:
@@ -180,28 +265,76 @@ class Packing:
 
     # ---- backward ---------------------------------------------------------------------------
 
-    def _unpack(self, node: fx.Node, words: fx.Node) -> None:
+    def _unpack(self, saved: As, old: fx.Node, words: fx.Node) -> None:
+        """Puts the words in the place of the input `old`, and what they are unpacked to in that of
+        saved.back."""
         graph = self._backward
-        old = self._readers[node.name]
         with graph.inserting_before(old):
             new = graph.placeholder(words.name)
         new.meta = {k: v for k, v in old.meta.items() if k not in ("val", "tensor_meta")}
         new.meta["val"] = words.meta["val"]
-        value = old.meta["val"]
+        value = saved.back.meta["val"]
         bits, group, _, _ = parse(words.meta.pop("how"))
         # Without holes, if it had some.
         mode = torch._subclasses.fake_tensor.maybe_get_fake_mode(value)
         with mode, torch.no_grad():
             value = torch.empty_like(value)
-        first = min(old.users)
-        with graph.inserting_before(first):
-            sizes = [[self._size(n) for n in each] for each in (value.shape, value.stride())]
-            unpacked = graph.call_function(
-                ops.unpack_saved.default, (new, *sizes, value.dtype, bits, group)
-            )
+        with graph.inserting_before(min(saved.back.users)):
+            if saved.kind == SMALLER:
+                unpacked = graph.call_function(_CAST, (new, value.dtype))
+            else:
+                sizes = [[self._size(n) for n in each] for each in (value.shape, value.stride())]
+                if saved.kind == MASKS:
+                    unpacked = graph.call_function(ops.unpack_bools.default, (new, *sizes))
+                else:
+                    unpacked = graph.call_function(
+                        ops.unpack_saved.default, (new, *sizes, value.dtype, bits, group)
+                    )
         unpacked.meta["val"] = value
-        old.replace_all_uses_with(unpacked)
+        saved.back.replace_all_uses_with(unpacked)
+        if saved.back is not old:
+            graph.eliminate_dead_code()
         graph.erase_node(old)
+        if saved.kind == MASKS or saved.back is not old:
+            self._unpacked[saved.node] = unpacked
+
+    def _compute_again(self, node: fx.Node) -> bool:
+        """Has backward compute it from a softmax's result that it unpacks anyway, if that takes a
+        few products with masks and constants: the copy that dropout made. What is linear in the one
+        is linear in the other, so that unbiased gradients stay so."""
+        steps: set[fx.Node] = set()
+        waiting = [node]
+        while waiting:
+            each = waiting.pop()
+            if each in self._unpacked or each in steps:
+                continue
+            if len(steps) == _MOST_STEPS or not is_view_or_product(each):
+                return False
+            steps.add(each)
+            waiting += each.all_input_nodes
+        sources = {each for step in steps for each in step.all_input_nodes} - steps
+        rounded = {each for each in sources if each.meta["val"].dtype != torch.bool}
+        for step in sorted(steps):
+            num_rounded = sum(isinstance(each, fx.Node) and each in rounded for each in step.args)
+            if num_rounded > 1:
+                return False
+            if num_rounded == 1:
+                rounded.add(step)
+        if not rounded:
+            return False
+        old = self._readers[node.name]
+        first = min(old.users)
+        back = {each: self._unpacked[each] for each in sources}
+        for each in sorted(back.values()):
+            if first < each:
+                if any(argument.op != "placeholder" for argument in each.all_input_nodes):
+                    return False  # a size that is computed
+                first.prepend(each)
+        with self._backward.inserting_before(first):
+            for step in sorted(steps):
+                back[step] = self._backward.node_copy(step, back.__getitem__)
+        old.replace_all_uses_with(back[node])
+        return True
 
     def _size(self, size: int | torch.SymInt) -> Any:
         """A size in the backward graph; a symbol is one of its inputs, or is computed of them."""

@@ -143,6 +143,8 @@ def encode(
       "float"     values of ``format`` times ``scale``
       "pruned"    for what ``prune`` returned: zeros, +-``threshold``, and survivors as they are
                   ("exact"), as "bfloat16" (of float32), or as values of ``format`` ("float")
+      "topk"      of every 4,096 values the 64 largest magnitudes, at ``bits`` bits (1 to 4); all
+                  others become 0, so it is biased (``Codec`` has k, of and error feedback)
     With ``rate`` or ``max_error`` "uniform" has as many levels as it takes instead of ``bits``.
     ``rate``: bits a value, at most 16, that the whole payload takes; the step is chosen for it, and
     ``inspect`` says whether there is such a payload (of zeros there is not). ``max_error``: the
@@ -237,7 +239,8 @@ def inspect(payload: Payload) -> dict:
         if payload.dtype == torch.uint8 and bytes(payload[:4].tolist()) in _DELTA_MAGIC:
             return _inspect_delta(payload)
         mode, dtype, shape, scale, numbers, model, laws, survivors = checked(ops.inspect, payload)
-    bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes, reached = numbers
+    bits, exponent_bits, mantissa_bits, block_values, num_blocks, num_bytes = numbers[:6]
+    reached, k, of = numbers[6:]
     info = {"mode": mode, "dtype": getattr(torch, dtype), "shape": torch.Size(shape)}
     info["nbytes"] = num_bytes
     if mode != "raw":
@@ -250,6 +253,8 @@ def inspect(payload: Payload) -> dict:
             info |= {"rate": rate, "rate_asked": laws[3], "rate_reached": bool(reached)}
         if model != "counted":
             info |= {"model_shape": laws[0], "model_scale": laws[1]}
+    if mode == "topk":
+        info |= {"k": k, "of": of, "bits": bits}
     if mode == "pruned":
         info |= {"threshold": laws[2], "survivors": survivors}
     if mode == "float" or (mode == "pruned" and survivors == "float"):

@@ -6,6 +6,7 @@
 
 #include <slimgrad/format_choice.h>
 
+#include "arrays/coding/topk_check.h"
 #include "base/check.h"
 #include "formats/payload_header.h"
 
@@ -24,7 +25,7 @@ FloatFormat split_for_gradients(int bits) {
   return kSplits[static_cast<std::size_t>(bits - 2)];
 }
 
-constexpr std::string_view kRate = "rate";
+constexpr std::string_view kRate = "rate", kTopk = "topk";
 
 // The number behind "rate"; nothing for other names.
 std::optional<double> parse_rate(std::string_view name) {
@@ -35,6 +36,17 @@ std::optional<double> parse_rate(std::string_view name) {
       std::from_chars(digits.data(), digits.data() + digits.size(), rate, std::chars_format::fixed);
   const bool whole = error == std::errc() && end == digits.data() + digits.size();
   return whole ? std::optional(rate) : std::nullopt;
+}
+
+// The k behind "topk", 64 if there is none; nothing for other names.
+std::optional<int> parse_k(std::string_view name) {
+  if (!name.starts_with(kTopk)) return std::nullopt;
+  int k = 64;
+  const char* const end = name.data() + name.size();
+  const char* const digits = name.data() + kTopk.size();
+  if (digits == end) return k;
+  const auto [rest, error] = std::from_chars(digits, end, k);
+  return error == std::errc() && rest == end ? std::optional(k) : std::nullopt;
 }
 
 std::string rate_name(double rate) {
@@ -61,6 +73,7 @@ std::vector<std::string> Codec::names() {
   for (int bits = kMostBits; bits >= kFewestPackedBits; --bits)
     names.push_back("packed" + std::to_string(bits));
   names.emplace_back("pruned");
+  names.emplace_back(kTopk);
   for (const char* const rate : {"rate4", "rate3", "rate2", "rate1"}) names.emplace_back(rate);
   return names;
 }
@@ -77,12 +90,21 @@ Codec Codec::parse(std::string_view name) {
     check_rate(codec.rate);
     return codec;
   }
+  if (const auto k = parse_k(name)) {
+    codec.kind = PayloadKind::kTopk;
+    codec.bits = 2;
+    codec.k = *k;
+    codec.error_feedback = feeds_back_by_default(codec.kind);
+    check_topk("Codec", codec.k, codec.of, codec.bits);
+    return codec;
+  }
   const std::vector<std::string> known = names();
   if (std::ranges::find(known, name) == known.end()) {
     std::string expected = "one of ";
     for (const std::string& one : known) expected += one + ", ";
-    throw_invalid("Codec", expected + "a rate such as rate1.5, or a format such as 1-4-3", "'",
-                  name, "'");
+    throw_invalid(
+        "Codec", expected + "a rate such as rate1.5, a k such as topk32, or a format such as 1-4-3",
+        "'", name, "'");
   }
   if (name == "lossless" || name == "pruned") {
     codec.kind = parse_payload_kind(name);
@@ -101,6 +123,8 @@ std::string Codec::name() const {
     case PayloadKind::kFloat:
       return format == split_for_gradients(format.bits()) ? "fp" + std::to_string(format.bits())
                                                           : format.name();
+    case PayloadKind::kTopk:
+      return std::string(kTopk) + (k == 64 ? "" : std::to_string(k));
     default:
       return std::string(payload_kind_name(kind));
   }
@@ -110,8 +134,12 @@ void Codec::check() const {
   const auto expect = [](bool holds, std::string_view expected, const auto&... got) {
     slimgrad::check(holds, "Codec", expected, got...);
   };
-  expect(kind != PayloadKind::kRaw, "kind to be one of lossless, uniform, float, pruned", "raw");
-  expect(bits >= kFewestBits && bits <= kMostBits, "2 to 8 bits", bits);
+  expect(kind != PayloadKind::kRaw, "kind to be one of lossless, uniform, float, pruned, topk",
+         "raw");
+  if (kind == PayloadKind::kTopk)
+    check_topk("Codec", k, of, bits);
+  else
+    expect(bits >= kFewestBits && bits <= kMostBits, "2 to 8 bits", bits);
   if (rate != 0) {
     check_rate(rate);
     expect(kind == PayloadKind::kUniform, "kind uniform with a rate", payload_kind_name(kind));

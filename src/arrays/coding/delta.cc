@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <mutex>
 #include <numeric>
@@ -27,17 +28,17 @@ void for_tasks(std::size_t count, const Parallel& parallel,
   for (std::size_t i = 0; i < count; ++i) task(static_cast<std::int64_t>(i));
 }
 
-// The blocks of an array of values.
-struct Blocks {
-  std::size_t num_bytes, block_bytes;
+// The blocks of an array of values, or its lanes.
+struct Parts {
+  std::size_t num_bytes, part_bytes;
 
-  Blocks(std::size_t bytes, std::size_t width)
-      : num_bytes(bytes), block_bytes(width << kBlockLog2) {}
-  std::size_t count() const { return (num_bytes + block_bytes - 1) / block_bytes; }
+  Parts(std::size_t bytes, std::size_t width, int log2)
+      : num_bytes(bytes), part_bytes(width << log2) {}
+  std::size_t count() const { return (num_bytes + part_bytes - 1) / part_bytes; }
   template <typename T>
-  std::span<T> of(std::span<T> bytes, std::int64_t i) const {
-    const std::size_t first = static_cast<std::size_t>(i) * block_bytes;
-    return bytes.subspan(first, std::min(block_bytes, num_bytes - first));
+  std::span<T> of(std::span<T> bytes, std::size_t i) const {
+    const std::size_t first = i * part_bytes;
+    return bytes.subspan(first, std::min(part_bytes, num_bytes - first));
   }
 };
 
@@ -68,20 +69,25 @@ void check_tensor(const DeltaTensor& tensor, const char* what) {
 
 // ---- encoding ----------------------------------------------------------------------------------
 
+// Larger tensors are sampled before it is decided how they are coded: 64 values of every step.
+constexpr int kWholeSampleLog2 = 16, kMostSteps = 6;
+constexpr std::size_t kBlocksOfSample = 32;  // a task
+
 class TensorEncoder {
  public:
   TensorEncoder(const DeltaTensor& base, const DeltaTensor& changed, const Parallel& parallel)
       : base_(base.bytes),
         changed_(changed.bytes),
         parallel_(parallel),
-        blocks_(base.bytes.size(), type_of(base).width) {
+        blocks_(base.bytes.size(), type_of(base).width, kBlockLog2) {
     header_.type = type_code(base.type);
     header_.shape = changed.shape;
     if (header_.value_type().name != base.type) header_.shape = {changed.bytes.size()};
   }
 
   std::vector<std::uint8_t> run() {
-    count();
+    sample();
+    list();
     std::vector<std::vector<std::uint8_t>> coded;
     if (header_.base != header_.result) coded = code();
     for (const std::vector<std::uint8_t>& block : coded)
@@ -96,54 +102,70 @@ class TensorEncoder {
   }
 
  private:
-  // Both hashes, and the counts.
-  void count() {
-    const ValueType& type = header_.value_type();
-    const bool sampled = base_.size() / type.width > (std::size_t{1} << 16);
-    std::vector<Hash128> base_leaves(blocks_.count()), leaves(blocks_.count());
-    for_tasks(blocks_.count(), parallel_, [&](std::int64_t i) {
-      const Bytes base = blocks_.of(base_, i), changed = blocks_.of(changed_, i);
-      base_leaves[static_cast<std::size_t>(i)] = hash128(base);
-      leaves[static_cast<std::size_t>(i)] = hash128(changed);
-      Pooled<DeltaScratch> scratch;
-      scratch->counts().clear();
-      count_block(base, changed, type, sampled, *scratch);
+  const ValueType& type() const { return header_.value_type(); }
+
+  // Decides on all but the tables.
+  void sample() {
+    const std::size_t num_values = base_.size() / type().width;
+    const std::size_t parts = num_values == 0 ? 0 : (num_values - 1) >> kWholeSampleLog2;
+    const std::size_t step = std::size_t{64} << std::min<int>(std::bit_width(parts), kMostSteps);
+    DeltaCounts counts;
+    const std::size_t tasks = (blocks_.count() + kBlocksOfSample - 1) / kBlocksOfSample;
+    for_tasks(tasks, parallel_, [&](std::int64_t task) {
+      const std::size_t first = static_cast<std::size_t>(task) * kBlocksOfSample;
+      DeltaCounts part;
+      for (std::size_t i = first; i < std::min(first + kBlocksOfSample, blocks_.count()); ++i)
+        count_sample(blocks_.of(base_, i), blocks_.of(changed_, i), type(), step, part);
       const std::lock_guard lock(mutex_);
-      counts_.add(scratch->counts());
+      counts.add(part);
+    });
+    header_.code = choose_code(counts, num_values);
+  }
+
+  // Both hashes, and what is to be coded: everything is read from memory once, a lane at a time.
+  void list() {
+    const std::size_t width = type().width;
+    const std::size_t num_leaves = num_lanes(base_.size() / width);
+    std::vector<Hash128> base_leaves(num_leaves), leaves(num_leaves);
+    listed_.resize(blocks_.count());
+    for_tasks(blocks_.count(), parallel_, [&](std::int64_t task) {
+      const auto i = static_cast<std::size_t>(task);
+      const Bytes base = blocks_.of(base_, i), changed = blocks_.of(changed_, i);
+      Pooled<DeltaScratch> scratch;
+      SymbolCounts counts;
+      for (std::size_t l = 0; l < num_lanes(base.size() / width); ++l) {
+        const Bytes from = lane_of(base, width, l), to = lane_of(changed, width, l);
+        base_leaves[i * kMostLanes + l] = hash128(from);
+        leaves[i * kMostLanes + l] = hash128(to);
+        listed_[i][l] = list_lane(from, to, type(), header_.code, counts, *scratch);
+      }
+      const std::lock_guard lock(mutex_);
+      counts_.add(counts);
     });
     header_.base = root_of(base_leaves);
     header_.result = root_of(leaves);
   }
 
   std::vector<std::vector<std::uint8_t>> code() {
-    header_.code = choose_code(counts_, base_.size() / header_.value_type().width);
-    std::vector<CodedBlock> prepared(blocks_.count());
-    Weights gaps = {};
-    for_tasks(blocks_.count(), parallel_, [&](std::int64_t i) {
-      Pooled<DeltaScratch> scratch;
-      Weights of_block = {};
-      prepared[static_cast<std::size_t>(i)] =
-          prepare_block(blocks_.of(base_, i), blocks_.of(changed_, i), header_.value_type(),
-                        header_.code, of_block, *scratch);
-      const std::lock_guard lock(mutex_);
-      for (std::size_t s = 0; s < gaps.size(); ++s) gaps[s] += of_block[s];
-    });
-    if (header_.code.has_gaps()) header_.code.gaps = table_for(gaps);
+    choose_tables(counts_.by_context, counts_.gaps, header_.code);
+    const DeltaEncodeTables tables(header_.code);
     std::vector<std::vector<std::uint8_t>> coded(blocks_.count());
-    for_tasks(blocks_.count(), parallel_, [&](std::int64_t i) {
+    for_tasks(blocks_.count(), parallel_, [&](std::int64_t task) {
+      const auto i = static_cast<std::size_t>(task);
       Pooled<DeltaScratch> scratch;
-      CodedBlock& block = prepared[static_cast<std::size_t>(i)];
-      coded[static_cast<std::size_t>(i)] = finish_block(block, header_.code, *scratch);
-      block = {};
+      coded[i] = code_block(blocks_.of(base_, i), blocks_.of(changed_, i), type(), listed_[i],
+                            header_.code, tables, *scratch);
+      listed_[i] = {};
     });
     return coded;
   }
 
   const Bytes base_, changed_;
   const Parallel& parallel_;
-  const Blocks blocks_;
+  const Parts blocks_;
   DeltaHeader header_;
-  DeltaCounts counts_;
+  std::vector<CodedBlock> listed_;
+  SymbolCounts counts_;
   std::mutex mutex_;
 };
 
@@ -182,41 +204,45 @@ class TensorDecoder {
   }
 
   void run(Verification verification) {
-    const Blocks blocks(base_.size(), width_);
+    const Parts blocks(base_.size(), width_, kBlockLog2);
     const bool in_place = base_.data() == out_.data();
-    std::vector<Hash128> base_leaves(blocks.count());
-    const auto hash_base = [&](std::int64_t i) {
-      base_leaves[static_cast<std::size_t>(i)] = hash128(blocks.of(base_, i));
-    };
+    std::vector<Hash128> base_leaves(num_lanes(base_.size() / width_));
+    const auto hash_base = [&](std::size_t i) { hash_lanes(blocks.of(base_, i), i, base_leaves); };
     const bool first = in_place || verification == Verification::kFirst;
     if (first) {
-      for_tasks(blocks.count(), parallel_, hash_base);
+      for_tasks(blocks.count(), parallel_,
+                [&](std::int64_t task) { hash_base(static_cast<std::size_t>(task)); });
       check_base_hash(header_, base_leaves);
     }
     if (in_place && header_.block_bytes.empty()) return;
     if (in_place) undo_.resize(blocks.count());
-    decode(blocks, first ? std::function<void(std::int64_t)>() : hash_base);
+    decode(blocks, first ? std::function<void(std::size_t)>() : hash_base);
     if (!first) check_base_hash(header_, base_leaves);
     if (damaged_ || root_of(leaves_) != header_.result) {
       for (std::size_t i = 0; i < undo_.size(); ++i)
-        undo_block(undo_[i], width_, blocks.of(out_, static_cast<std::int64_t>(i)));
+        undo_block(undo_[i], width_, blocks.of(out_, i));
       fail(PayloadErrorCode::kBadBlock, damaged_ ? "a damaged delta: a block does not decode"
                                                  : "a damaged delta: another result than encoded");
     }
   }
 
  private:
-  void decode(const Blocks& blocks, const std::function<void(std::int64_t)>& before) {
+  void hash_lanes(Bytes block, std::size_t i, std::vector<Hash128>& leaves) const {
+    for (std::size_t l = 0; l < num_lanes(block.size() / width_); ++l)
+      leaves[i * kMostLanes + l] = hash128(lane_of(block, width_, l));
+  }
+
+  void decode(const Parts& blocks, const std::function<void(std::size_t)>& before) {
     std::vector<std::size_t> offsets = {header_bytes_};
     for (const std::uint32_t size : header_.block_bytes) offsets.push_back(offsets.back() + size);
     const bool unchanged = header_.block_bytes.empty();
     const DeltaTables tables(header_.code);
-    leaves_.resize(blocks.count());
+    leaves_.resize(num_lanes(base_.size() / width_));
     for_tasks(blocks.count(), parallel_, [&](std::int64_t task) {
       const auto i = static_cast<std::size_t>(task);
-      const std::span<std::uint8_t> values = blocks.of(out_, task);
-      if (before) before(task);
-      if (undo_.empty()) std::ranges::copy(blocks.of(base_, task), values.begin());
+      const std::span<std::uint8_t> values = blocks.of(out_, i);
+      if (before) before(i);
+      if (undo_.empty()) std::memcpy(values.data(), blocks.of(base_, i).data(), values.size());
       if (!unchanged && header_.block_bytes[i] > 0) {
         Pooled<DeltaScratch> scratch;
         const Bytes bytes = payload_.subspan(offsets[i], header_.block_bytes[i]);
@@ -224,7 +250,7 @@ class TensorDecoder {
                          undo_.empty() ? nullptr : &undo_[i]) != DecodeStatus::kOk)
           damaged_ = true;
       }
-      leaves_[i] = hash128(values);
+      hash_lanes(values, i, leaves_);
     });
   }
 
@@ -243,10 +269,11 @@ class TensorDecoder {
 Hash128 hash_of(const DeltaTensor& tensor, const Parallel& parallel) {
   kernels::obey_environment();
   check_tensor(tensor, "the tensor");
-  const Blocks blocks(tensor.bytes.size(), type_of(tensor).width);
-  std::vector<Hash128> leaves(blocks.count());
-  for_tasks(blocks.count(), parallel, [&](std::int64_t i) {
-    leaves[static_cast<std::size_t>(i)] = hash128(blocks.of(tensor.bytes, i));
+  const Parts lanes(tensor.bytes.size(), type_of(tensor).width, kLaneLog2);
+  std::vector<Hash128> leaves(lanes.count());
+  for_tasks(lanes.count(), parallel, [&](std::int64_t task) {
+    const auto i = static_cast<std::size_t>(task);
+    leaves[i] = hash128(lanes.of(tensor.bytes, i));
   });
   return root_of(leaves);
 }

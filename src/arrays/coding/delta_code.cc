@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
-#include <utility>
+#include <numbers>
 
 #include "base/portable_math.h"
 #include "math/coding/frequencies.h"
@@ -16,14 +14,16 @@ using namespace delta_format;
 
 // Tensors up to this size are dense throughout: hazards and a table of gaps would cost more.
 constexpr std::uint64_t kSmallTensor = 4096;
-// A dense value takes a step of the coder, a sparse one almost none: a dense class must save this
-// many bits a value.
-constexpr double kStepBits = 0.01;
-// A change in a sparse class whose chance is p costs about kCrowdedBits * p bits more than it
-// should, because hazards are cut at multiples of 2^16 and limited.
-constexpr double kCrowdedBits = 6;
+// A dense value takes a third of the time of a sparse change, and one that did not change need not:
+// a class is dense if that saves this many bits a value, which is so if more than a third changed.
+constexpr double kStepBits = 0.12;
+// What a change loses that is cut at a multiple of 2^16, on average: its larger part has any share
+// from 1/2 to 1, and -log2 of that has the mean 0.443.
+constexpr double kCutBits = 0.443;
 // A table costs about this many bits, and for each symbol.
 constexpr double kTableBits = 24, kTableSymbolBits = 9;
+// It also takes 16 KiB of a decoder's cache, and has to save this share of all bits.
+constexpr double kTableShare = 0.0005;
 // Hazards a nat: at least kLeastScale, which makes the mean gap 2, and for rare changes what gives
 // the most likely class kFineHazard, so that hazards are integers without much rounding.
 // Classes with less than kSmallShare of the changes take what is left.
@@ -41,50 +41,56 @@ struct Share {
     for (std::size_t s = 0; s < by_symbol.size(); ++s) by_symbol[s] += other.by_symbol[s];
   }
   double chance() const { return changes / std::max(values, 1.0); }
-  double unchanged() const { return std::max(values - changes, 0.0); }
-  Weights with_unchanged() const {
-    Weights weights = by_symbol;
-    weights[0] = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(unchanged()));
-    return weights;
-  }
 };
+
+double nats_of(double chance) { return -portable_log(1 - chance); }
 
 double table_bits(const Weights& weights) {
   return kTableBits + kTableSymbolBits * static_cast<double>(std::ranges::count_if(
                                              weights, [](std::uint64_t w) { return w > 0; }));
 }
 
-std::vector<Share> shares_of(const DeltaCounts& counts, std::uint64_t num_values) {
-  const double scale = static_cast<double>(num_values) /
-                       static_cast<double>(std::max<std::uint64_t>(counts.num_sampled, 1));
+std::vector<Share> shares_of(const DeltaCounts& counts) {
   std::vector<Share> shares(256);
   for (std::size_t e = 0; e < 256; ++e) {
     Share& share = shares[e];
-    for (std::size_t s = 0; s < 256; ++s) share.by_symbol[s] = counts.changes[e][s];
-    share.changes = static_cast<double>(
-        std::accumulate(counts.changes[e].begin(), counts.changes[e].end(), std::uint64_t{0}));
-    share.values = std::max(scale * static_cast<double>(counts.values[e]), share.changes);
+    share.values = static_cast<double>(counts.values[e]);
+    if (!counts.changes[e]) continue;
+    for (std::size_t s = 0; s < 256; ++s) {
+      share.by_symbol[s] = (*counts.changes[e])[s];
+      share.changes += static_cast<double>(share.by_symbol[s]);
+    }
   }
   return shares;
 }
 
-// The split with the least cost: entropies of all exponents, and what dense and sparse ones add.
+double dense_bits(const Share& share) {
+  Weights weights = share.by_symbol;
+  weights[0] = static_cast<std::uint64_t>(share.values - share.changes);
+  return std::max(entropy_bits(weights), share.values / kRansTotal) + kStepBits * share.values;
+}
+
+// The entropy, more where the chance is larger than a hazard can say, and what cuts lose.
+double sparse_bits(const Share& share) {
+  if (share.changes == 0) return 0;
+  const double most = hazard_of(kMaxHazardCode) / kLeastScale;
+  const double nats = share.chance() < 1 ? std::min(nats_of(share.chance()), most) : most;
+  const double log_change = portable_log(1 - portable_exp(-nats));
+  const double places = (share.values - share.changes) * nats - share.changes * log_change;
+  const double cut = kCutBits * share.changes * nats * kLeastScale / kGapUnit;
+  return places / std::numbers::ln2 + cut + entropy_bits(share.by_symbol);
+}
+
+// The split with the least cost: from "all are dense" downwards, an exponent at a time becomes
+// sparse.
 int choose_split(const std::vector<Share>& shares) {
-  // From "all are dense" downwards, an exponent at a time becomes sparse.
   double cost = 0;
-  for (const Share& share : shares) {
-    const double floor = share.values / kRansTotal;
-    cost += std::max(entropy_bits(share.with_unchanged()), floor) + kStepBits * share.values;
-  }
+  for (const Share& share : shares) cost += dense_bits(share);
   int best = kZeroExponent;
   double least = cost;
   for (int split = kZeroExponent - 1; split >= 0; --split) {
     const Share& share = shares[static_cast<std::size_t>(split) + 1];
-    if (share.values > 0) {
-      const double entropy = entropy_bits(share.with_unchanged());
-      cost += entropy + kCrowdedBits * share.chance() * share.changes;
-      cost -= std::max(entropy, share.values / kRansTotal) + kStepBits * share.values;
-    }
+    cost += sparse_bits(share) - dense_bits(share);
     if (cost < least) {
       least = cost;
       best = split;
@@ -114,61 +120,26 @@ std::uint8_t nearest_hazard(double hazard) {
   return static_cast<std::uint8_t>(best);
 }
 
+// A class in which the sample saw no change, or not even a value, has a hazard all the same.
 void choose_hazards(const std::array<Share, kClasses>& classes, DeltaCode& code) {
   std::array<double, kClasses> nats = {};
-  double all = 0, most = 0;
-  for (const Share& share : classes) all += share.changes;
+  Share all;
+  for (const Share& share : classes) all.add(share);
+  double most = 0;
   for (int c = 1; c < kClasses; ++c) {
-    if (classes[c].changes == 0) continue;
-    nats[c] = -portable_log(1 - std::min(classes[c].chance(), 0.5));
+    const Share& share = classes[c];
+    const double chance = (share.changes + all.chance()) / (share.values + 1);
+    nats[c] = nats_of(std::min(chance, 0.5));
     // A class of a few values, which a sample may have missed, does not set the scale.
-    if (classes[c].changes > kSmallShare * all) most = std::max(most, nats[c]);
+    if (share.changes > kSmallShare * all.changes) most = std::max(most, nats[c]);
   }
-  if (most == 0) return;
-  const double scale =
-      std::min(hazard_of(kMaxHazardCode) / most, std::max(kLeastScale, kFineHazard / most));
-  for (int c = 1; c < kClasses; ++c)
-    if (nats[c] > 0) code.hazard_codes[c] = nearest_hazard(scale * nats[c]);
+  const double scale = most == 0 ? 0
+                                 : std::min(hazard_of(kMaxHazardCode) / most,
+                                            std::max(kLeastScale, kFineHazard / most));
+  for (int c = 1; c < kClasses; ++c) code.hazard_codes[c] = nearest_hazard(scale * nats[c]);
 }
 
-// Neighbours share a table where two tables would cost more than they save.
-void choose_tables(const std::vector<Weights>& contexts, DeltaCode& code) {
-  std::vector<Weights> groups = {contexts[0]};
-  for (std::size_t c = 1; c < contexts.size(); ++c) {
-    Weights joined = groups.back();
-    for (std::size_t s = 0; s < joined.size(); ++s) joined[s] += contexts[c][s];
-    const double apart = entropy_bits(groups.back()) + table_bits(groups.back()) +
-                         entropy_bits(contexts[c]) + table_bits(contexts[c]);
-    if (apart < entropy_bits(joined) + table_bits(joined))
-      groups.push_back(contexts[c]);
-    else
-      groups.back() = joined;
-    code.table_of[c] = static_cast<std::uint8_t>(groups.size() - 1);
-  }
-  for (const Weights& group : groups) code.tables.push_back(table_for(group));
-}
-
-}  // namespace
-
-void DeltaCounts::add(const DeltaCounts& other) {
-  num_sampled += other.num_sampled;
-  for (std::size_t e = 0; e < 256; ++e) {
-    values[e] += other.values[e];
-    if (!other.has_changes[e]) continue;
-    has_changes[e] = true;
-    // Saturates: 2^32 changes, as none, would leave their symbol without a code.
-    for (std::size_t s = 0; s < 256; ++s)
-      changes[e][s] += std::min(other.changes[e][s], ~changes[e][s]);
-  }
-}
-
-void DeltaCounts::clear() {
-  num_sampled = 0;
-  values = {};
-  for (std::size_t e = 0; e < 256; ++e)
-    if (std::exchange(has_changes[e], false)) changes[e] = {};
-}
-
+// A table has codes for at least two symbols.
 RansFrequencies table_for(Weights weights) {
   if (std::ranges::count(weights, 0u) > 254) {
     weights[0] += 1;
@@ -177,28 +148,52 @@ RansFrequencies table_for(Weights weights) {
   return fit_frequencies(weights).value();
 }
 
+}  // namespace
+
+void DeltaCounts::add(const DeltaCounts& other) {
+  num_sampled += other.num_sampled;
+  for (std::size_t e = 0; e < 256; ++e) {
+    values[e] += other.values[e];
+    if (!other.changes[e]) continue;
+    std::array<std::uint32_t, 256>& sums = changes_of(e);
+    for (std::size_t s = 0; s < 256; ++s) sums[s] += (*other.changes[e])[s];
+  }
+}
+
 DeltaCode choose_code(const DeltaCounts& counts, std::uint64_t num_values) {
-  const std::vector<Share> shares = shares_of(counts, num_values);
+  const std::vector<Share> shares = shares_of(counts);
   DeltaCode code;
   code.split = num_values <= kSmallTensor ? kZeroExponent : choose_split(shares);
   code.top = code.all_dense() ? choose_top(shares) : code.split;
+  if (code.all_dense()) return code;
   std::array<Share, kClasses> classes;
-  std::array<Share, kDenseContexts> dense;
-  for (int e = 0; e < 256; ++e) {
-    const int value_class = class_of(e, code.split);
-    if (value_class > 0)
+  for (int e = 0; e < 256; ++e)
+    if (const int value_class = class_of(e, code.split); value_class > 0)
       classes[value_class].add(shares[e]);
-    else
-      dense[dense_context(e, code.top)].add(shares[e]);
-  }
   choose_hazards(classes, code);
-  std::vector<Weights> contexts;
-  // A sample may have missed a dense value that did not change: each context has that symbol.
-  for (const Share& share : dense) contexts.push_back(share.with_unchanged());
-  if (!code.all_dense())
-    for (int c = 1; c < kClasses; ++c) contexts.push_back(classes[c].by_symbol);
-  choose_tables(contexts, code);
   return code;
+}
+
+// Neighbours share a table where two tables would cost more than they save.
+void choose_tables(std::span<const Weights, kContexts> contexts, const Weights& gaps,
+                   DeltaCode& code) {
+  const std::size_t count = code.all_dense() ? kDenseContexts : kContexts;
+  double least_saved = 0;
+  for (std::size_t c = 0; c < count; ++c) least_saved += kTableShare * entropy_bits(contexts[c]);
+  std::vector<Weights> groups = {contexts[0]};
+  for (std::size_t c = 1; c < count; ++c) {
+    Weights joined = groups.back();
+    for (std::size_t s = 0; s < joined.size(); ++s) joined[s] += contexts[c][s];
+    const double apart = entropy_bits(groups.back()) + table_bits(groups.back()) +
+                         entropy_bits(contexts[c]) + table_bits(contexts[c]);
+    if (apart + least_saved < entropy_bits(joined) + table_bits(joined))
+      groups.push_back(contexts[c]);
+    else
+      groups.back() = joined;
+    code.table_of[c] = static_cast<std::uint8_t>(groups.size() - 1);
+  }
+  for (const Weights& group : groups) code.tables.push_back(table_for(group));
+  if (code.has_gaps()) code.gaps = table_for(gaps);
 }
 
 kernels::Hazards hazards_of(const DeltaCode& code) {

@@ -1,10 +1,12 @@
-// From counts to how a delta is coded: which exponents are dense, the hazards of the other classes,
-// and the tables of symbols.
+// From counts to how a delta is coded: from a sample which exponents are dense and the hazards of
+// the other classes, from all that is coded then the tables of symbols.
 #ifndef SLIMGRAD_ARRAYS_CODING_DELTA_CODE_H_
 #define SLIMGRAD_ARRAYS_CODING_DELTA_CODE_H_
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "formats/delta_header.h"
@@ -13,29 +15,26 @@
 
 namespace slimgrad {
 
-// Counts of a tensor, by the exponent of the base.
+// Counts of values, by the exponent of the base: of all of a tensor, or of a sample.
 struct DeltaCounts {
-  std::array<std::uint64_t, 256> values = {};  // of all, or of a sample
-  std::uint64_t num_sampled = 0;               // the sum of `values`
-  std::vector<std::array<std::uint32_t, 256>> changes =
-      std::vector<std::array<std::uint32_t, 256>>(256);  // by symbol, all of them
-  std::array<bool, 256> has_changes = {};                // few exponents have any
+  std::array<std::uint64_t, 256> values = {};
+  std::uint64_t num_sampled = 0;                                             // the sum of `values`
+  std::array<std::unique_ptr<std::array<std::uint32_t, 256>>, 256> changes;  // by symbol, or null
 
-  void add_change(int exponent, std::uint8_t symbol) {
-    const auto e = static_cast<std::size_t>(exponent);
-    has_changes[e] = true;
-    ++changes[e][symbol];
+  std::array<std::uint32_t, 256>& changes_of(std::size_t exponent) {
+    if (!changes[exponent]) changes[exponent] = std::make_unique<std::array<std::uint32_t, 256>>();
+    return *changes[exponent];
   }
   void add(const DeltaCounts& other);
-  void clear();
 };
 
-// All but the table of gaps, which depends on the hazards. The same on every machine.
+// All but the tables. The same on every machine, as is what follows.
 DeltaCode choose_code(const DeltaCounts& counts, std::uint64_t num_values);
 
-// The table for these weights. Symbols without one have no code; if fewer than two have one, the
-// symbols 0 and 1 get one.
-RansFrequencies table_for(Weights weights);
+// Tables for these counts, by context, and of gaps. A table has codes for what was counted alone;
+// at least for two symbols.
+void choose_tables(std::span<const Weights, delta_format::kContexts> contexts, const Weights& gaps,
+                   DeltaCode& code);
 
 kernels::Hazards hazards_of(const DeltaCode& code);
 

@@ -9,6 +9,7 @@
 #include "arrays/apply/loop_treatment.h"
 #include "arrays/coding/payload_layout.h"
 #include "arrays/coding/rate_choice.h"
+#include "arrays/coding/topk_check.h"
 #include "base/check.h"
 #include "formats/model_parameter.h"
 #include "formats/payload_header.h"
@@ -57,12 +58,15 @@ void check_rate(const EncodeOptions& options) {
 void check_options(const TensorView& tensor, std::uint64_t num_bytes,
                    const EncodeOptions& options) {
   const PayloadKind kind = options.kind;
-  check(kind != PayloadKind::kRaw, "encode", "mode to be lossless, uniform, float or pruned",
+  check(kind != PayloadKind::kRaw, "encode", "mode to be lossless, uniform, float, pruned or topk",
         "raw");
   const bool small = tensor.dtype != DType::kFloat64 && tensor.dtype != DType::kInt8;
   check(small || kind == PayloadKind::kLossless, "encode",
         "float32, bfloat16 or float16 values for all modes but lossless", dtype_name(tensor.dtype));
-  check(options.bits >= 2 && options.bits <= 8, "encode", "2 to 8 bits", options.bits);
+  if (kind == PayloadKind::kTopk)
+    check_topk("encode", options.k, options.of, options.bits);
+  else
+    check(options.bits >= 2 && options.bits <= 8, "encode", "2 to 8 bits", options.bits);
   check(options.scale == 0 || (options.scale >= std::numeric_limits<float>::min() &&
                                options.scale <= std::numeric_limits<float>::max()),
         "encode", "a positive scale in the normal range of float32, or 0", options.scale);
@@ -229,6 +233,12 @@ void plan_values(const TensorView& tensor, const EncodeOptions& options, Payload
   if (has_open_levels(options)) return plan_open_levels(tensor, values, options, range, info, rate);
   if (info.kind == PayloadKind::kUniform) return plan_uniform(values, options, range, info);
   if (info.kind == PayloadKind::kFloat) return plan_float(options, range, info);
+  if (info.kind == PayloadKind::kTopk) {
+    info.k = options.k;
+    info.of = options.of;
+    info.bits = options.bits;
+    return;
+  }
   info.survivors = options.survivors;
   if (options.threshold != 0)
     info.threshold = make_threshold("encode", options.threshold, kDType<T>);

@@ -128,6 +128,7 @@ struct PayloadDecoder::State {
     DecodeStatus decode_levels(Bytes block, std::span<T> values);
     DecodeStatus decode_halves(Bytes block, std::span<T> values);
     DecodeStatus decode_pruned(Bytes block, std::span<T> values);
+    DecodeStatus decode_topk(Bytes block, std::span<T> values);
   };
 };
 
@@ -213,10 +214,20 @@ DecodeStatus PayloadDecoder::State::Worker<T>::decode_pruned(Bytes block, std::s
 }
 
 template <typename T>
+DecodeStatus PayloadDecoder::State::Worker<T>::decode_topk(Bytes block, std::span<T> values) {
+  std::memset(static_cast<void*>(values.data()), 0, values.size_bytes());
+  TopkBlockDecoder kept(block, topk_rule(info), values.size(), kernels::float_bits(kLargest<T>));
+  return kept.visit([&](std::size_t place, std::uint32_t level) {
+    values[place] = kernels::from_float_bits<T>(level);
+  });
+}
+
+template <typename T>
 DecodeStatus PayloadDecoder::State::Worker<T>::decode(Bytes block, std::span<T> values) {
   if (info.kind == PayloadKind::kLossless)
     return planes.decode(decoder, block, values.size(), sizeof(T), values.data());
   if (has_open_levels(info)) return decode_levels(block, values);
+  if (info.kind == PayloadKind::kTopk) return decode_topk(block, values);
   return info.kind == PayloadKind::kPruned ? decode_pruned(block, values)
                                            : decode_symbols(block, values);
 }
@@ -230,6 +241,12 @@ DecodeStatus PayloadDecoder::State::Worker<T>::add(Bytes block, std::span<float>
       kernels::add_uniform_values(symbols, info.scale, kernels::uniform_half(info.bits),
                                   sums.data());
     return status;
+  }
+  if (info.kind == PayloadKind::kTopk) {  // the others add nothing
+    TopkBlockDecoder kept(block, topk_rule(info), sums.size(), kernels::float_bits(kLargest<T>));
+    return kept.visit([&](std::size_t place, std::uint32_t level) {
+      sums[place] += kernels::to_float(kernels::from_float_bits<T>(level));
+    });
   }
   summands.resize(sums.size());
   status = decode(block, summands);

@@ -9,6 +9,7 @@
 #include <slimgrad/payload_info.h>
 
 #include "arrays/coding/symbol_block.h"
+#include "arrays/coding/topk_block.h"
 #include "formats/open_levels.h"
 #include "formats/value_types.h"
 #include "kernels/coding/uniform.h"
@@ -22,6 +23,9 @@ class RateChoice;
 inline bool has_open_levels(const PayloadInfo& info) {
   return info.kind == PayloadKind::kUniform && info.bits == kOpenBits;
 }
+
+// REQUIRES: info.kind == kTopk.
+inline TopkRule topk_rule(const PayloadInfo& info) { return {info.k, info.of, info.bits}; }
 
 inline ModelParameters model_parameters(const PayloadInfo& info) {
   const int half = kernels::uniform_half(info.bits);

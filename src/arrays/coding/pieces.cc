@@ -29,16 +29,32 @@ bool is_as_agreed(const PayloadInfo& info, const ExpectedPiece& expected) {
   if (info.kind != expected.kind) return false;
   if (info.kind == PayloadKind::kUniform)
     return info.bits == expected.bits && info.rate == expected.rate;
+  if (info.kind == PayloadKind::kTopk)
+    return info.bits == expected.bits && info.k == expected.k && info.of == expected.of;
   return !has_format(info) || (info.exponent_bits == expected.exponent_bits &&
                                info.mantissa_bits == expected.mantissa_bits);
 }
 
-void describe(std::ostream& text, PayloadKind kind, int bits, float rate, int exponent_bits,
-              int mantissa_bits) {
-  text << payload_kind_name(kind);
-  if (kind == PayloadKind::kUniform && bits == kOpenBits) text << " rate " << rate;
-  if (kind == PayloadKind::kUniform && bits != kOpenBits) text << ' ' << bits << " bits";
-  if (kind == PayloadKind::kFloat) text << " 1-" << exponent_bits << '-' << mantissa_bits;
+// Of a payload, or of what was agreed on.
+template <typename Settings>
+void describe(std::ostream& text, const Settings& settings) {
+  text << payload_kind_name(settings.kind);
+  switch (settings.kind) {
+    case PayloadKind::kUniform:
+      if (settings.bits == kOpenBits)
+        text << " rate " << settings.rate;
+      else
+        text << ' ' << settings.bits << " bits";
+      break;
+    case PayloadKind::kFloat:
+      text << " 1-" << settings.exponent_bits << '-' << settings.mantissa_bits;
+      break;
+    case PayloadKind::kTopk:
+      text << ' ' << settings.k << " of " << settings.of << ", " << settings.bits << " bits";
+      break;
+    default:
+      break;
+  }
 }
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -104,10 +120,9 @@ void check_piece(const PayloadInfo& info, const ExpectedPiece& expected, std::si
   if (alike && is_as_agreed(info, expected)) return;
   std::ostringstream text;
   text << "piece " << index << ": expected ";
-  describe(text, expected.kind, expected.bits, expected.rate, expected.exponent_bits,
-           expected.mantissa_bits);
+  describe(text, expected);
   text << " of " << dtype_name(expected.dtype) << " [" << expected.num_values << "], got ";
-  describe(text, info.kind, info.bits, info.rate, info.exponent_bits, info.mantissa_bits);
+  describe(text, info);
   text << " of " << dtype_name(info.dtype) << " [";
   for (std::size_t i = 0; i < info.shape.size(); ++i) text << (i > 0 ? ", " : "") << info.shape[i];
   text << "]";

@@ -35,7 +35,8 @@ struct ExpectedPiece {
   PayloadKind kind;  // kRaw: nothing else
   int bits;          // 0 with a rate
   int exponent_bits, mantissa_bits;
-  float rate = 0;  // none
+  float rate = 0;         // none
+  int k = 64, of = 4096;  // of topk
 };
 // Throws PayloadError, which says what both are, unless the payload is such a piece.
 void check_piece(const PayloadInfo& info, const ExpectedPiece& expected, std::size_t index);

@@ -38,6 +38,14 @@ template <typename T>
 void unpack_saved(std::span<const std::uint32_t> words, const saved::Format& format,
                   const Parallel& parallel, std::span<T> values);
 
+// Bools, a byte each of which nonzero is true, as bits: that of value i is bit i % 8 of byte i / 8.
+// REQUIRES: bits.size() is bool_bytes(values.size()).
+constexpr std::size_t bool_bytes(std::size_t num_values) { return (num_values + 7) / 8; }
+void pack_bools(std::span<const std::uint8_t> values, const Parallel& parallel,
+                std::span<std::uint8_t> bits);
+void unpack_bools(std::span<const std::uint8_t> bits, const Parallel& parallel,
+                  std::span<std::uint8_t> values);
+
 // ---- exactly -----------------------------------------------------------------------------------
 
 // Where everything lies, after a count of the survivors of every task.

@@ -54,39 +54,69 @@ inline void sums_plainly(const std::uint8_t* classes, std::size_t first_group,
   }
 }
 
+// Where a lane stands.
+struct LaneState {
+  std::uint32_t origin = 0;  // the hazards up to and with the last change
+  std::size_t group = 0;
+};
+
 // `search(sums, group, target)`: the first group from `group` on whose hazards reach beyond the
 // target.
 template <typename Search>
-bool find_all(std::span<const std::uint16_t> gaps, const std::uint8_t* classes,
-              std::size_t num_groups, const Hazards& hazards, const std::uint32_t* sums,
-              WideRansDecoder& decoder, WideRansWords& words, std::uint32_t* positions,
-              const Search& search) noexcept {
-  const std::uint32_t total = sums[num_groups];
-  std::uint32_t origin = 0;  // the hazards up to and with the last change
-  std::size_t group = 0;
-  for (const std::uint16_t gap : gaps) {
-    const std::uint32_t slot = decoder.slot(kGapBits);
-    const std::uint32_t bucket = std::uint32_t{gap} << kGapBits;
-    if (total - origin <= (bucket | slot)) return false;
-    const std::uint32_t target = origin + (bucket | slot);
-    group = search(sums, group, target);
-    // Which of the eight: without branches, as none of them would be foreseen.
-    const std::uint8_t* const eight = classes + 8 * group;
-    std::uint32_t before = sums[group], sum = before, index = 0;
-    for (int i = 0; i < 7; ++i) {
-      sum += hazards[eight[i]];
-      const bool passed = sum <= target;
-      index += passed ? 1 : 0;
-      before = passed ? sum : before;
-    }
-    const std::uint32_t hazard = hazards[eight[index]];
-    const std::uint32_t low = before - origin, high = low + hazard;
-    const std::uint32_t start = std::max(low, bucket) - bucket;
-    const std::uint32_t stop = std::min(high - bucket, delta_format::kGapUnit);
-    decoder.take(slot - start, stop - start, kGapBits, words);
-    *positions++ = static_cast<std::uint32_t>(8 * group) + index;
-    origin = before + hazard;
+inline bool decode_change(ChangeLane& lane, LaneState& at, std::size_t k,
+                          const ChangeTables& tables, const Search& search) noexcept {
+  WideRansDecoder decoder = lane.decoder;
+  WideRansWords words = lane.words;
+  const std::uint8_t gap_symbol = decoder.symbol(tables.gaps, words);
+  std::uint64_t extra = 0;
+  if (gap_symbol >= 16) extra = decoder.raw(delta_format::gap_extra_bits(gap_symbol), words);
+  const std::uint32_t bucket = delta_format::gap_of(gap_symbol, extra) << kGapBits;
+  const std::uint32_t slot = decoder.slot(kGapBits), origin = at.origin;
+  if (lane.sums[(lane.num_values + 7) / 8] - origin <= (bucket | slot)) return false;
+  const std::uint32_t target = origin + (bucket | slot);
+  const std::size_t group = search(lane.sums, at.group, target);
+  // Which of the eight: without branches, as none of them would be foreseen.
+  const std::uint8_t* const eight = lane.classes + 8 * group;
+  std::uint32_t before = lane.sums[group], sum = before, index = 0;
+  for (int i = 0; i < 7; ++i) {
+    sum += tables.hazards[eight[i]];
+    const bool passed = sum <= target;
+    index += passed ? 1 : 0;
+    before = passed ? sum : before;
   }
+  const std::uint8_t value_class = eight[index];
+  const std::uint32_t hazard = tables.hazards[value_class];
+  const std::uint32_t low = before - origin, high = low + hazard;
+  const std::uint32_t start = std::max(low, bucket) - bucket;
+  const std::uint32_t stop = std::min(high - bucket, delta_format::kGapUnit);
+  decoder.take(slot - start, stop - start, kGapBits, words);
+  at = {before + hazard, group};
+  DeltaChange& change = lane.changes[k];
+  change.position = static_cast<std::uint32_t>(8 * group) + index;
+  change.symbol = decoder.symbol(tables.symbols[value_class], words);
+  change.extra =
+      change.symbol < 15 ? 0 : decoder.raw(delta_format::extra_bits_of(change.symbol), words);
+  lane.decoder = decoder;
+  lane.words = words;
+  return true;
+}
+
+template <typename Search>
+bool decode_all(std::span<ChangeLane> lanes, const ChangeTables& tables,
+                const Search& search) noexcept {
+  std::array<LaneState, delta_format::kMostLanes> at;
+  std::size_t most = 0, least = ~std::size_t{0};
+  for (const ChangeLane& lane : lanes) {
+    most = std::max(most, lane.num_changes);
+    least = std::min(least, lane.num_changes);
+  }
+  for (std::size_t k = 0; k < least; ++k)
+    for (std::size_t l = 0; l < lanes.size(); ++l)
+      if (!decode_change(lanes[l], at[l], k, tables, search)) return false;
+  for (std::size_t k = least; k < most; ++k)
+    for (std::size_t l = 0; l < lanes.size(); ++l)
+      if (k < lanes[l].num_changes && !decode_change(lanes[l], at[l], k, tables, search))
+        return false;
   return true;
 }
 
@@ -205,9 +235,7 @@ std::size_t sum_groups([[maybe_unused]] const std::uint8_t* classes,
 #endif
 }
 
-bool find_in_groups(std::span<const std::uint16_t> gaps, const std::uint8_t* classes,
-                    std::size_t num_groups, const Hazards& hazards, const std::uint32_t* sums,
-                    WideRansDecoder& decoder, WideRansWords& words, std::uint32_t* positions) {
+bool decode_lanes(std::span<ChangeLane> lanes, const ChangeTables& tables) {
   const auto search = [](const std::uint32_t* sums, std::size_t group, std::uint32_t target) {
     const hn::CappedTag<std::uint32_t, kSumMargin> d;
     const auto targets = hn::Set(d, target);
@@ -217,7 +245,7 @@ bool find_in_groups(std::span<const std::uint16_t> gaps, const std::uint8_t* cla
       if (first >= 0) return group + static_cast<std::size_t>(first);
     }
   };
-  return find_all(gaps, classes, num_groups, hazards, sums, decoder, words, positions, search);
+  return decode_all(lanes, tables, search);
 }
 
 std::size_t mark1(const std::uint8_t* a, const std::uint8_t* b, std::size_t n, std::uint64_t* m) {
@@ -251,7 +279,7 @@ HWY_EXPORT(classes2);
 HWY_EXPORT(classes4);
 HWY_EXPORT(mark_zeros);
 HWY_EXPORT(sum_groups);
-HWY_EXPORT(find_in_groups);
+HWY_EXPORT(decode_lanes);
 }  // namespace delta_scan
 
 void mark_changes(const std::uint8_t* base, const std::uint8_t* changed, std::size_t num_values,
@@ -319,20 +347,14 @@ void sum_hazards(const std::uint8_t* classes, std::size_t num_values, const Haza
   std::fill_n(sums + num_groups + 1, kSumMargin, std::numeric_limits<std::uint32_t>::max());
 }
 
-bool find_positions(std::span<const std::uint16_t> gaps, const std::uint8_t* classes,
-                    std::size_t num_values, const Hazards& hazards, const std::uint32_t* sums,
-                    WideRansDecoder& decoder, WideRansWords& words,
-                    std::uint32_t* positions) noexcept {
+bool decode_changes(std::span<ChangeLane> lanes, const ChangeTables& tables) noexcept {
   using namespace delta_scan;
-  const std::size_t num_groups = (num_values + 7) / 8;
-  if (!use_scalar())
-    return HWY_DYNAMIC_DISPATCH(find_in_groups)(gaps, classes, num_groups, hazards, sums, decoder,
-                                                words, positions);
+  if (!use_scalar()) return HWY_DYNAMIC_DISPATCH(decode_lanes)(lanes, tables);
   const auto search = [](const std::uint32_t* sums, std::size_t group, std::uint32_t target) {
     while (sums[group + 1] <= target) ++group;
     return group;
   };
-  return find_all(gaps, classes, num_groups, hazards, sums, decoder, words, positions, search);
+  return decode_all(lanes, tables, search);
 }
 
 }  // namespace slimgrad::kernels

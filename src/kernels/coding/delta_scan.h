@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "formats/delta_values.h"
@@ -30,7 +31,7 @@ void value_classes(const std::uint8_t* values, std::size_t num_values,
 using Hazards = std::array<std::uint16_t, delta_format::kClasses>;  // that of class 0 is 0
 
 // sums[g], for g from 0 to ceil(num_values / 8): the hazards of the first 8 g values, added up.
-// Then kSumMargin times the largest number.
+// Then kSumMargin times the largest number. REQUIRES: at most kLaneValues.
 inline constexpr std::size_t kSumMargin = 16;
 void sum_hazards(const std::uint8_t* classes, std::size_t num_values, const Hazards& hazards,
                  std::uint32_t* sums) noexcept;
@@ -38,17 +39,42 @@ void sum_hazards(const std::uint8_t* classes, std::size_t num_values, const Haza
 // The hazards of the values before `position`.
 inline std::uint32_t hazards_before(std::size_t position, const std::uint8_t* classes,
                                     const Hazards& hazards, const std::uint32_t* sums) noexcept {
+  // Of the eight classes those from the position on become 0, whose hazard is 0: no branch depends
+  // on the position, which is random.
+  std::uint64_t eight;
+  std::memcpy(&eight, classes + position / 8 * 8, 8);
+  eight &= (std::uint64_t{1} << 8 * (position % 8)) - 1;
   std::uint32_t sum = sums[position / 8];
-  for (std::size_t i = position / 8 * 8; i < position; ++i) sum += hazards[classes[i]];
+  for (int k = 0; k < 7; ++k) sum += hazards[eight >> 8 * k & 0xff];
   return sum;
 }
 
-// positions[k]: the value whose hazard the k-th gap and the next slot of the stream point into.
-// False if one points behind the last value. REQUIRES: gaps below 2^16.
-bool find_positions(std::span<const std::uint16_t> gaps, const std::uint8_t* classes,
-                    std::size_t num_values, const Hazards& hazards, const std::uint32_t* sums,
-                    WideRansDecoder& decoder, WideRansWords& words,
-                    std::uint32_t* positions) noexcept;
+// A change that a stream stands for: where, and its difference as a symbol with its raw bits.
+struct DeltaChange {
+  std::uint64_t extra;
+  std::uint32_t position;
+  std::uint8_t symbol;
+};
+
+// One lane of a block, and its stream.
+struct ChangeLane {
+  const std::uint8_t* classes;
+  const std::uint32_t* sums;
+  std::size_t num_values;
+  std::size_t num_changes;
+  DeltaChange* changes;
+  WideRansDecoder decoder;
+  WideRansWords words;
+};
+struct ChangeTables {
+  Hazards hazards;
+  const std::uint32_t* gaps;                                              // of RansDecodeTables
+  std::array<const std::uint32_t*, delta_format::kClasses> symbols = {};  // by class, from 1 on
+};
+
+// Decodes the sparse changes of all lanes, which take turns: of one alone every step would wait for
+// the one before. False if one points behind the last value.
+bool decode_changes(std::span<ChangeLane> lanes, const ChangeTables& tables) noexcept;
 
 }  // namespace slimgrad::kernels
 

@@ -50,11 +50,14 @@ inline constexpr std::size_t kLevelsAtOnce = 4096;
 void split_levels(std::span<const std::int32_t> levels, std::uint8_t* symbols,
                   ExtraWriter& extra) noexcept;
 
-// Whether one of the symbols has extra bits.
+// Whether one of the symbols has extra bits. Their distance above the first that has none is the
+// largest, modulo 256: a maximum of bytes, which compilers turn into vectors.
 inline bool any_has_extra(const std::uint8_t* symbols, std::size_t count) noexcept {
-  bool any = false;
-  for (std::size_t i = 0; i < count; ++i) any |= has_extra(symbols[i]);
-  return any;
+  constexpr int kFirst = kOpenCentre - kLargestDirectLevel;
+  std::uint8_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i)
+    largest = std::max(largest, static_cast<std::uint8_t>(symbols[i] - kFirst));
+  return largest > 2 * kLargestDirectLevel;
 }
 
 // Calls visit(i, level) for every symbol with extra bits. False if the string does not have exactly

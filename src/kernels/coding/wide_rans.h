@@ -1,7 +1,11 @@
-// rANS with one state of 64 bits, words of 32 and probabilities of up to 16 bits, for streams that
-// are short, mix several tables, and have symbols whose probability is computed as they come: eight
-// bytes of state, where the 32 states of kernels/coding/rans.h have 128. The arithmetic is derived
-// there; the state lives in [2^31, 2^63).
+// rANS with states of 64 bits, words of 32 and probabilities of up to 16 bits, for streams that are
+// short, mix several tables, and have symbols whose probability is computed as they come: the 32
+// states of kernels/coding/rans.h take 128 bytes, one of these eight. The arithmetic is derived
+// there.
+//
+// A state begins at 0 and is never shortened before it reaches 2^63, by a word. So a coder has
+// spent nothing before its first symbol (a state that begins at 2^31 takes 31 bits more), and a
+// decoder that finds its state below 2^31 takes a word only if one is left. It ends at 0.
 //
 // A coder writes backwards into the end of a buffer, the last symbol first; a decoder reads the
 // state and then words forwards. Raw bits are symbols of equal probability.
@@ -9,6 +13,7 @@
 #define SLIMGRAD_KERNELS_CODING_WIDE_RANS_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,27 +25,52 @@ namespace slimgrad::kernels {
 inline constexpr std::uint64_t kWideLow = std::uint64_t{1} << 31;
 inline constexpr int kMostRawBits = 16;  // in one step
 
+// A frequency and what divides by it: floor(x / f) = (2 x m) >> (64 + s) for x < 2^63, with
+// s = ceil(log2 f) and m = ceil(2^(63+s) / f) (Granlund and Montgomery, as in
+// kernels/coding/rans.h). A division takes 40 cycles on many CPUs, this takes five.
+struct WideFrequency {
+  std::uint64_t reciprocal = 0;
+  std::uint32_t frequency = 0;
+  std::uint8_t shift = 0;
+
+  WideFrequency() = default;
+  // REQUIRES: of > 0.
+  explicit WideFrequency(std::uint32_t of)
+      : frequency(of), shift(static_cast<std::uint8_t>(std::bit_width(of - 1))) {
+    // 2^(63+s) does not fit: it is divided in two steps.
+    const std::uint64_t power = std::uint64_t{1} << 63, low = std::uint64_t{1} << shift;
+    const std::uint64_t quotient = power / of, rest = power % of;
+    reciprocal = quotient * low + (rest * low + of - 1) / of;
+  }
+  std::uint64_t quotient_of(std::uint64_t x) const noexcept {
+    __extension__ using Product = unsigned __int128;
+    return static_cast<std::uint64_t>(Product{2 * x} * reciprocal >> 64) >> shift;
+  }
+};
+
+struct WideSymbol {
+  WideFrequency frequency;
+  std::uint32_t start = 0;
+};
+
 // REQUIRES: room in front of `end` for a word a step and a state.
 class WideRansEncoder {
  public:
-  std::uint64_t state = kWideLow;
+  std::uint64_t state = 0;
 
   // `frequency` of 2^bits, from `start` on. bits <= 16.
-  void put(std::uint32_t start, std::uint32_t frequency, int bits, std::uint8_t*& end) noexcept {
-    if (state >= (kWideLow >> bits << 32) * frequency) {
-      const auto word = static_cast<std::uint32_t>(state);
-      end -= 4;
-      std::memcpy(end, &word, 4);
-      state >>= 32;
-    }
-    state = (state / frequency << bits) + state % frequency + start;
+  void put(std::uint32_t start, const WideFrequency& frequency, int bits,
+           std::uint8_t*& end) noexcept {
+    shorten(frequency.frequency, bits, end);
+    const std::uint64_t quotient = frequency.quotient_of(state);
+    state = (quotient << bits) + (state - quotient * frequency.frequency) + start;
   }
   // The lowest bits come first when they are read.
   void put_raw(std::uint64_t value, int bits, std::uint8_t*& end) noexcept {
     while (bits > 0) {
-      const int above = (bits - 1) / kMostRawBits * kMostRawBits;
-      put(static_cast<std::uint32_t>(value >> above & ((1u << (bits - above)) - 1)), 1,
-          bits - above, end);
+      const int above = (bits - 1) / kMostRawBits * kMostRawBits, step = bits - above;
+      shorten(1, step, end);
+      state = state << step | (value >> above & ((1u << step) - 1));
       bits = above;
     }
   }
@@ -48,35 +78,33 @@ class WideRansEncoder {
     end -= 8;
     std::memcpy(end, &state, 8);
   }
+
+ private:
+  void shorten(std::uint64_t frequency, int bits, std::uint8_t*& end) noexcept {
+    if (state < (kWideLow << 32 >> bits) * frequency) return;
+    const auto word = static_cast<std::uint32_t>(state);
+    end -= 4;
+    std::memcpy(end, &word, 4);
+    state >>= 32;
+  }
 };
 
 // Words that several decoders share.
 struct WideRansWords {
   const std::uint8_t* next;
   const std::uint8_t* end;
-  bool truncated = false;
-
-  std::uint32_t take() noexcept {
-    if (end - next < 4) [[unlikely]] {
-      truncated = true;
-      return 0;
-    }
-    std::uint32_t word;
-    std::memcpy(&word, next, 4);
-    next += 4;
-    return word;
-  }
 };
 
 class WideRansDecoder {
  public:
   std::uint64_t state = 0;
 
-  // False for a state that no encoder ends with.
+  // False if there are no eight bytes, or for a state that no encoder ends with.
   bool load(WideRansWords& words) noexcept {
-    const std::uint64_t low = words.take();
-    state = std::uint64_t{words.take()} << 32 | low;
-    return !words.truncated && state >= kWideLow && state < kWideLow << 32;
+    if (words.end - words.next < 8) return false;
+    std::memcpy(&state, words.next, 8);
+    words.next += 8;
+    return state < kWideLow << 32;
   }
   // Where the next symbol's range holds this number, the symbol was coded; then take().
   std::uint32_t slot(int bits) const noexcept {
@@ -86,7 +114,12 @@ class WideRansDecoder {
   void take(std::uint32_t offset, std::uint32_t frequency, int bits,
             WideRansWords& words) noexcept {
     state = frequency * (state >> bits) + offset;
-    if (state < kWideLow) state = state << 32 | words.take();
+    if (state < kWideLow && words.end - words.next >= 4) {
+      std::uint32_t word;
+      std::memcpy(&word, words.next, 4);
+      words.next += 4;
+      state = state << 32 | word;
+    }
   }
   // By a table of kernels/coding/rans.h.
   std::uint8_t symbol(const std::uint32_t* slots, WideRansWords& words) noexcept {

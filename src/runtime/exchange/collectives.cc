@@ -1,6 +1,10 @@
 // all_reduce, reduce_scatter, all_gather and broadcast of lists of tensors, coded.
 #include <slimgrad/exchange.h>
 
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,8 +14,11 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "runtime/exchange/codec_words.h"
+#include "runtime/exchange/device_exchange.h"
 #include "runtime/exchange/engine.h"
 #include "torch/checks.h"
+#include "torch/device/launcher.h"
 
 namespace slimgrad {
 namespace {
@@ -35,7 +42,6 @@ at::Tensor flat(const at::Tensor& x, const char* op) {
   check(x.defined(), op, "a tensor", "none");
   check(torch_ops::is_float_dtype(x.scalar_type()), op,
         "tensors of type float32, bfloat16 or float16", c10::toString(x.scalar_type()));
-  check(x.device().is_cpu(), op, "tensors on the CPU", "one on ", x.device().str());
   const at::Tensor values = x.detach();
   if (values.is_contiguous()) return values.view({-1});
   std::vector<std::int64_t> order(static_cast<std::size_t>(values.dim()));
@@ -72,11 +78,12 @@ TensorVector flat_residuals(const TensorVector& residuals, const TensorVector& f
     const at::Tensor& residual = residuals[i];
     found.emplace_back();
     if (!residual.defined()) continue;
-    check(residual.scalar_type() == at::kFloat && residual.device().is_cpu() &&
+    check(residual.scalar_type() == at::kFloat && residual.device() == flats[i].device() &&
               residual.is_contiguous() && residual.numel() == flats[i].numel(),
-          op, "residuals to be contiguous, float32, on the CPU and of the tensors' sizes",
-          c10::toString(residual.scalar_type()), " of ", residual.numel(), " for ",
-          flats[i].numel(), " values");
+          op, "residuals to be contiguous, float32, and of the tensors' sizes and device",
+          c10::toString(residual.scalar_type()), " of ", residual.numel(), " on ",
+          residual.device().str(), " for ", flats[i].numel(), " values on ",
+          flats[i].device().str());
     found.back() = residual.detach().view({-1});
   }
   return found;
@@ -115,6 +122,85 @@ void copy_if_apart(const TensorVector& to, const TensorVector& from) {
     if (to[i].const_data_ptr() != from[i].const_data_ptr()) to[i].copy_(from[i]);
 }
 
+// ---- devices
+// -------------------------------------------------------------------------------------
+
+// The device of all tensors.
+c10::Device device_of(const TensorVector& tensors, const char* op) {
+  const c10::Device device = tensors.empty() ? c10::kCPU : tensors[0].device();
+  for (const at::Tensor& x : tensors)
+    check(x.device() == device, op, "tensors on one device", "some on ", device.str(), " and on ",
+          x.device().str());
+  check(!device.is_meta(), op, "tensors with values", "some on meta");
+  return device;
+}
+
+TensorVector joined(const std::vector<TensorVector>& lists) {
+  TensorVector all;
+  for (const TensorVector& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+// Whether tensors on a device travel from there. A codec whose sizes depend on values codes on the
+// host.
+bool travels_from(c10::Device device, const Codec& codec, const exchange::Group& group) {
+  if (!group || !exchange::has_fixed_size(codec) || !torch_ops::has_device_kernels(device.type()))
+    return false;
+  try {
+    group->getBackend(device.type());
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
+// Tensors of a device on the host, where pinned memory makes copies faster, and back.
+class HostCopies {
+ public:
+  TensorVector of(const TensorVector& tensors) {
+    TensorVector copies;
+    for (const at::Tensor& x : tensors) copies.push_back(x.defined() ? copy_of(x) : x);
+    return copies;
+  }
+  std::vector<TensorVector> of(const std::vector<TensorVector>& lists) {
+    std::vector<TensorVector> copies;
+    for (const TensorVector& list : lists) copies.push_back(of(list));
+    return copies;
+  }
+  // The host waits, once for all copies.
+  void wait() const {
+    if (pairs_.empty()) return;
+    const c10::Device device = pairs_[0].first.device();
+    c10::Event is_there(device.type());
+    is_there.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    is_there.synchronize();
+  }
+  // Copies what the exchange has written; once.
+  std::function<void()> back() && {
+    struct Back {
+      std::once_flag once;
+      std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
+    };
+    const auto back = std::make_shared<Back>();
+    back->pairs = std::move(pairs_);
+    return [back] {
+      std::call_once(back->once, [&] {
+        for (const auto& [x, copy] : back->pairs) x.detach().copy_(copy, true);
+      });
+    };
+  }
+
+ private:
+  at::Tensor copy_of(const at::Tensor& x) {
+    at::Tensor copy = at::empty_strided(
+        x.sizes(), x.strides(), x.options().device(at::kCPU).pinned_memory(x.device().is_cuda()));
+    copy.copy_(x.detach(), true);
+    pairs_.emplace_back(x, copy);
+    return copy;
+  }
+  std::vector<std::pair<at::Tensor, at::Tensor>> pairs_;
+};
+
 // ---- frames
 // --------------------------------------------------------------------------------------
 
@@ -133,25 +219,6 @@ FlatTensors of_type(at::ScalarType type, const TensorVector& flats,
 
 std::vector<Frame> all_frames(const FlatTensors& tensors, const Codec& codec) {
   return exchange::frames_between(tensors, {}, {tensors.values.size(), 0}, codec);
-}
-
-// ---- settings
-// ------------------------------------------------------------------------------------
-
-std::string in_words(PayloadKind kind) { return std::string(payload_kind_name(kind)); }
-std::string in_words(EntropyCoder coder) { return std::string(entropy_coder_name(coder)); }
-std::string in_words(TableModel model) { return std::string(table_model_name(model)); }
-std::string in_words(Survivors survivors) { return std::string(survivors_name(survivors)); }
-std::string in_words(const FloatFormat& format) { return format.name(); }
-std::string in_words(const std::optional<Rounding>& rounding) {
-  return rounding ? std::string(rounding_name(*rounding)) : "none";
-}
-template <typename Number>
-requires std::is_arithmetic_v<Number> std::string in_words(Number number) {
-  std::ostringstream text;
-  text.precision(17);
-  text << std::boolalpha << number;
-  return text.str();
 }
 
 }  // namespace
@@ -182,8 +249,13 @@ std::shared_ptr<Exchange> Exchange::of(const c10::intrusive_ptr<c10d::ProcessGro
   return found;
 }
 
+Exchange::Exchange(std::shared_ptr<Engine> engine)
+    : engine_(std::move(engine)),
+      on_device_(std::make_shared<exchange::DeviceExchange>(engine_->global_ranks())) {}
+
 int Exchange::rank() const { return engine_->rank(); }
 int Exchange::size() const { return engine_->size(); }
+int Exchange::global_rank(int rank) const { return engine_->global_rank(rank); }
 
 JobPtr Exchange::new_job(const char* op, const Codec& codec, at::ScalarType type,
                          const ExchangeOptions& options) {
@@ -202,18 +274,23 @@ JobPtr Exchange::new_job(const char* op, const Codec& codec, at::ScalarType type
   job->draws = exchange::exchange_seed(codec.seed, op, engine_->group_name(), counted, count);
   std::ostringstream words;
   words << "op=" << op << " type=" << c10::toString(type) << " " << counted << "=" << count
-        << " divide_by=" << in_words(options.divide_by);
-  Codec in_force = codec;
-  in_force.rounding = codec.rounding_in_force();
-  Codec::visit(in_force, [&](const char* name, const auto& value) {
-    words << " " << name << "=" << in_words(value);
+        << " divide_by=" << exchange::in_words(options.divide_by);
+  exchange::visit_words(codec, [&](const char* name, const std::string& value) {
+    words << " " << name << "=" << value;
   });
   job->settings = words.str();
   return job;
 }
 
 std::shared_ptr<PendingExchange> Exchange::start(std::vector<JobPtr> jobs) {
-  if (engine_->size() > 1) {
+  std::vector<std::function<void()>> finish;
+  const auto on_device = [](const JobPtr& job) { return !job->device.is_cpu(); };
+  const bool are_on_device = std::ranges::any_of(jobs, on_device);
+  if (!are_on_device) engine_->check_backend();
+  if (engine_->size() > 1 && are_on_device) {
+    for (const JobPtr& job : jobs)
+      finish.push_back(on_device_->start(engine_->group(), job, engine_->count_job()));
+  } else if (engine_->size() > 1) {
     engine_->submit(jobs);
   } else {
     // A sum over one rank: nothing is sent, so nothing is lost.
@@ -224,7 +301,10 @@ std::shared_ptr<PendingExchange> Exchange::start(std::vector<JobPtr> jobs) {
       job->outcome.complete();
     }
   }
-  return std::make_shared<PendingExchange>(std::move(jobs));
+  if (finish.empty()) return std::make_shared<PendingExchange>(std::move(jobs));
+  return std::make_shared<PendingExchange>(std::move(jobs), [finish] {
+    for (const auto& one : finish) one();
+  });
 }
 
 std::shared_ptr<PendingExchange> Exchange::all_reduce(const TensorVector& tensors,
@@ -232,6 +312,14 @@ std::shared_ptr<PendingExchange> Exchange::all_reduce(const TensorVector& tensor
                                                       const ExchangeOptions& options,
                                                       const TensorVector& residuals) {
   constexpr char op[] = "all_reduce";
+  const c10::Device device = device_of(tensors, op);
+  if (!device.is_cpu() && !travels_from(device, codec, engine_->group())) {
+    HostCopies copies;
+    const TensorVector here = copies.of(tensors), fed_back = copies.of(residuals);
+    copies.wait();
+    const auto pending = all_reduce(here, codec, options, fed_back);
+    return pending->then(std::move(copies).back());
+  }
   const TensorVector flats = flat(tensors, op);
   const TensorVector flat_feedback = flat_residuals(residuals, flats, codec, op);
   const std::vector<std::int64_t> keys = keys_of(options, flats.size(), op);
@@ -240,6 +328,7 @@ std::shared_ptr<PendingExchange> Exchange::all_reduce(const TensorVector& tensor
     const FlatTensors some = of_type(type, flats, keys, flat_feedback);
     if (some.values.empty()) continue;
     JobPtr job = new_job(op, codec, type, options);
+    job->device = device;
     std::vector<std::int64_t> lengths;
     for (const at::Tensor& x : some.values) lengths.push_back(x.numel());
     Place begin;
@@ -263,6 +352,15 @@ std::shared_ptr<PendingExchange> Exchange::reduce_scatter(
     const TensorVector& outputs, const std::vector<TensorVector>& inputs, const Codec& codec,
     const ExchangeOptions& options, const std::vector<TensorVector>& residuals) {
   constexpr char op[] = "reduce_scatter";
+  const c10::Device device = device_of(joined({outputs, joined(inputs)}), op);
+  if (!device.is_cpu() && !travels_from(device, codec, engine_->group())) {
+    HostCopies copies;
+    const TensorVector sums = copies.of(outputs);
+    const std::vector<TensorVector> here = copies.of(inputs), fed_back = copies.of(residuals);
+    copies.wait();
+    const auto pending = reduce_scatter(sums, here, codec, options, fed_back);
+    return pending->then(std::move(copies).back());
+  }
   const TensorVector flats = flat(outputs, op);
   const std::vector<TensorVector> lists = flat(inputs, op);
   const auto world = static_cast<std::size_t>(size()), own = static_cast<std::size_t>(rank());
@@ -285,6 +383,7 @@ std::shared_ptr<PendingExchange> Exchange::reduce_scatter(
     const FlatTensors some = of_type(type, flats, keys);
     if (some.values.empty()) continue;
     JobPtr job = new_job(op, codec, type, options);
+    job->device = device;
     job->own = all_frames(some, codec);
     for (const int peer : engine_->peers()) {
       const auto i = static_cast<std::size_t>(peer);
@@ -301,6 +400,15 @@ std::shared_ptr<PendingExchange> Exchange::all_gather(const std::vector<TensorVe
                                                       const Codec& codec,
                                                       const ExchangeOptions& options) {
   constexpr char op[] = "all_gather";
+  const c10::Device device = device_of(joined({tensors, joined(outputs)}), op);
+  if (!device.is_cpu() && !travels_from(device, codec, engine_->group())) {
+    HostCopies copies;
+    const TensorVector here = copies.of(tensors);
+    const std::vector<TensorVector> gathered = copies.of(outputs);
+    copies.wait();
+    const auto pending = all_gather(gathered, here, codec, options);
+    return pending->then(std::move(copies).back());
+  }
   const std::vector<TensorVector> lists = flat(outputs, op);
   const TensorVector flats = flat(tensors, op);
   const auto world = static_cast<std::size_t>(size()), own = static_cast<std::size_t>(rank());
@@ -315,6 +423,7 @@ std::shared_ptr<PendingExchange> Exchange::all_gather(const std::vector<TensorVe
     if (std::ranges::all_of(some, [](const FlatTensors& one) { return one.values.empty(); }))
       continue;
     JobPtr job = new_job(op, codec, type, options);
+    job->device = device;
     job->own = all_frames(some[own], codec);
     for (const int peer : engine_->peers())
       job->incoming[peer] = all_frames(some[static_cast<std::size_t>(peer)], codec);
@@ -329,6 +438,12 @@ std::shared_ptr<PendingExchange> Exchange::broadcast(const TensorVector& tensors
                                                      const ExchangeOptions& options) {
   constexpr char op[] = "broadcast";
   check(source >= 0 && source < size(), op, "source to be a rank of the group", source);
+  if (!device_of(tensors, op).is_cpu()) {
+    HostCopies copies;
+    const TensorVector here = copies.of(tensors);
+    copies.wait();
+    return broadcast(here, codec, source, options)->then(std::move(copies).back());
+  }
   const TensorVector flats = flat(tensors, op);
   std::vector<JobPtr> jobs;
   for (const at::ScalarType type : kTypes) {
@@ -351,12 +466,19 @@ std::shared_ptr<PendingExchange> Exchange::broadcast(const TensorVector& tensors
 
 void PendingExchange::wait() const {
   for (const JobPtr& job : jobs_) job->outcome.wait();
+  if (finish_) finish_();
+}
+
+std::shared_ptr<PendingExchange> PendingExchange::then(std::function<void()> finish) const {
+  return std::make_shared<PendingExchange>(jobs_, std::move(finish));
 }
 
 bool PendingExchange::wait_for(std::chrono::milliseconds time) const {
   const auto until = std::chrono::steady_clock::now() + time;
-  return std::ranges::all_of(jobs_,
-                             [&](const JobPtr& job) { return job->outcome.wait_until(until); });
+  const bool are_there =
+      std::ranges::all_of(jobs_, [&](const JobPtr& job) { return job->outcome.wait_until(until); });
+  if (are_there && finish_) finish_();
+  return are_there;
 }
 
 bool PendingExchange::is_complete() const {
@@ -372,9 +494,15 @@ std::int64_t PendingExchange::sent_bytes() const {
 c10::intrusive_ptr<c10::ivalue::Future> PendingExchange::future(const at::Tensor& result) const {
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
   const auto left = std::make_shared<std::atomic<std::size_t>>(jobs_.size());
-  const auto settle = [future, left, result](std::exception_ptr error) {
+  const auto settle = [future, left, result, finish = finish_](std::exception_ptr error) {
     if (error) return future->setErrorIfNeeded(error);
-    if (left->fetch_sub(1) <= 1 && !future->completed()) future->markCompleted(result);
+    if (left->fetch_sub(1) > 1 || future->completed()) return;
+    try {
+      if (finish) finish();
+      future->markCompleted(result);
+    } catch (...) {
+      future->setErrorIfNeeded(std::current_exception());
+    }
   };
   for (const JobPtr& job : jobs_) job->outcome.when_settled(settle);
   if (jobs_.empty()) settle(nullptr);

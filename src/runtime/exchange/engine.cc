@@ -27,16 +27,6 @@ std::size_t most_frames(const std::map<int, std::vector<Frame>>& shards) {
   return most;
 }
 
-void check_backend(const Group& group) {
-  std::string name = "none";
-  try {
-    name = group->getBackend(c10::DeviceType::CPU)->getBackendName();
-  } catch (const c10::Error&) {
-  }
-  check(name == "gloo", "distributed", "a group with Gloo for tensors on the CPU", name,
-        ": init_process_group('cpu:gloo,cuda:nccl'), or new_group(backend='gloo') beside it");
-}
-
 }  // namespace
 
 // ---- threads -----------------------------------------------------------------------------------
@@ -52,9 +42,24 @@ Engine::Engine(const Group& group, std::vector<int> global_ranks)
                 {"slimgrad-gather", &Engine::gather, {}},
                 {"slimgrad-sums", &Engine::ask_for_sums, {}},
                 {"slimgrad-shards", &Engine::ask_for_shards, {}}}} {
-  check_backend(group);
   for (int rank = 0; rank < size_; ++rank)
     if (rank != rank_) peers_.push_back(rank);
+}
+
+void Engine::check_backend() const {
+  std::string name = "none";
+  try {
+    if (const Group group = group_.lock())
+      name = group->getBackend(c10::DeviceType::CPU)->getBackendName();
+  } catch (const c10::Error&) {
+  }
+  check(name == "gloo", "distributed", "a group with Gloo for tensors on the CPU", name,
+        ": init_process_group('cpu:gloo,cuda:nccl'), or new_group(backend='gloo') beside it");
+}
+
+std::uint64_t Engine::count_job() {
+  const std::lock_guard lock(mutex_);
+  return num_jobs_++;
 }
 
 std::uint64_t Engine::num_jobs() const {

@@ -59,8 +59,7 @@ inline std::uint64_t message_seed(std::uint64_t exchange_seed, int global_rank, 
 
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
-  // global_ranks: those of the group's ranks in the whole job, which is what users know. Throws
-  // InvalidArgument unless tensors on the CPU travel over Gloo, or over a backend of a test.
+  // global_ranks: those of the group's ranks in the whole job, which is what users know.
   Engine(const Group& group, std::vector<int> global_ranks);
 
   int rank() const { return rank_; }
@@ -68,9 +67,17 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const std::vector<int>& peers() const { return peers_; }
   const std::string& group_name() const { return group_name_; }
   int global_rank() const { return global_ranks_[rank_]; }
+  const std::vector<int>& global_ranks() const { return global_ranks_; }
+  // Empty when it was destroyed.
+  Group group() const { return group_.lock(); }
+  int global_rank(int rank) const { return global_ranks_[rank]; }
   std::uint64_t num_jobs() const;
+  // Counts an exchange that goes by collectives of the group instead (device_exchange.h).
+  std::uint64_t count_job();
   bool serves(const Group& group) const { return group_.lock() == group; }
 
+  // Throws InvalidArgument unless tensors on the CPU travel over Gloo, or over a backend of a test.
+  void check_backend() const;
   // Starts the exchanges, in this order. Throws ExchangeError if one of the group failed before.
   void submit(const std::vector<JobPtr>& jobs);
 

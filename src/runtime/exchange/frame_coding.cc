@@ -40,6 +40,8 @@ EncodeOptions encode_options(const Codec& codec) {
   options.format = codec.format;
   options.rounding = codec.rounding_in_force();
   options.survivors = codec.survivors;
+  options.k = codec.k;
+  options.of = codec.of;
   options.block_log2 = codec.block_log2;
   options.exact_if_nonfinite = true;
   return options;
@@ -142,7 +144,9 @@ void decode_frame(std::span<const std::uint8_t> bytes, const Frame& frame, const
                             codec.rate > 0 ? kOpenBits : codec.bits,
                             codec.format.exponent_bits(),
                             codec.format.mantissa_bits(),
-                            static_cast<float>(codec.rate)};
+                            static_cast<float>(codec.rate),
+                            codec.k,
+                            codec.of};
   for (std::size_t i = 0; i < frame.size(); ++i) {
     expected.kind = frame[i].is_plain ? PayloadKind::kRaw : codec.kind;
     if (!add) expected.dtype = dtype_of(tensors[i].scalar_type());

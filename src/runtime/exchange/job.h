@@ -50,6 +50,7 @@ struct Job {
   std::string op;
   Codec codec;
   at::ScalarType type = at::kFloat;
+  c10::Device device = c10::kCPU;
   std::uint64_t draws = 0;  // the seed of all its draws
   std::string settings;     // what ranks must agree on, as Header::text has it
   // Coded for each peer; what peers send is added to `own`.
@@ -66,6 +67,7 @@ struct Job {
 
  private:
   friend class Engine;
+  friend class DeviceExchange;
   struct Sent {
     at::Tensor message;
     Work work;

@@ -12,6 +12,7 @@
 #include <slimgrad/tensor_coder.h>
 
 #include "base/check.h"
+#include "runtime/exchange/codec_values.h"
 #include "runtime/exchange/engine.h"
 #include "runtime/exchange/frame_coding.h"
 #include "runtime/exchange/python_errors.h"
@@ -22,8 +23,9 @@ namespace slimgrad {
 namespace {
 
 using TensorVector = Exchange::Tensors;
+using exchange::codec_of;
 using exchange::in_python;
-using NamedValues = c10::Dict<std::string, c10::IValue>;
+using exchange::NamedValues;
 
 // ---- codecs
 // --------------------------------------------------------------------------------------
@@ -45,7 +47,7 @@ void read(const char* name, const c10::IValue& value, std::int64_t& out) {
 void read(const char* name, const c10::IValue& value, int& out) {
   if (!value.isInt()) refuse(name, "a whole number", value);
   // What is out of range stays out of range, for check() to refuse.
-  out = static_cast<int>(std::clamp<std::int64_t>(value.toInt(), -1, 99));
+  out = static_cast<int>(std::clamp<std::int64_t>(value.toInt(), -1, 1 << 30));
 }
 void read(const char* name, const c10::IValue& value, double& out) {
   if (!value.isDouble() && !value.isInt()) refuse(name, "a number", value);
@@ -99,19 +101,28 @@ c10::IValue written(const std::optional<Rounding>& value) {
   return value ? c10::IValue(std::string(rounding_name(*value))) : c10::IValue();
 }
 
-Codec codec_of(const NamedValues& settings) {
+}  // namespace
+
+Codec exchange::codec_of(const NamedValues& settings) {
   Codec codec;
   std::size_t known = 0;
-  Codec::visit(codec, [&](const char* name, auto& value) {
+  const auto read_setting = [&](const char* name, auto& value) {
     const auto found = settings.find(name);
     if (found == settings.end()) return;
-    read(name, found->value(), value);
     ++known;
-  });
+    // None is the kind's own default.
+    if (name == std::string_view("error_feedback") && found->value().isNone())
+      codec.error_feedback = Codec::feeds_back_by_default(codec.kind);
+    else
+      read(name, found->value(), value);
+  };
+  Codec::visit(codec, read_setting);  // the kind first
   check(known == settings.size(), "Codec", "settings of a codec", "one that it has not");
   codec.check();
   return codec;
 }
+
+namespace {
 
 NamedValues settings_of(const Codec& codec) {
   auto settings = c10::impl::toTypedDict<std::string, c10::IValue>(

@@ -67,9 +67,9 @@ torch::autograd::Engine& saving_engine() {
 
 // ---- casts -------------------------------------------------------------------------------------
 
-// Indices, as those of a max-pooling, in as few bytes as the largest of them needs. On a device, where
-// the host would wait for that, in four: it is the device that stops at a value that needs more, as
-// it does at an index out of range.
+// Indices, as those of a max-pooling, in as few bytes as the largest of them needs. On a device,
+// where the host would wait for that, in four: it is the device that stops at a value that needs
+// more, as it does at an index out of range.
 at::Tensor smaller_integers(const at::Tensor& x) {
   if (!x.is_cpu()) {
     at::Tensor smaller = x.to(at::kInt);

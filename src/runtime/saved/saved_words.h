@@ -43,8 +43,8 @@ struct SavedWords {
 // Throws InvalidArgument, in the name of `op`.
 void check_saved_options(const SavedOptions& options, const char* op);
 
-// x as options say; null where that is no use, because x holds NaN or Inf or has too few zeros. On a
-// device the host never looks at values: groups with NaN or Inf become NaN (formats/saved.h), and
+// x as options say; null where that is no use, because x holds NaN or Inf or has too few zeros. On
+// a device the host never looks at values: groups with NaN or Inf become NaN (formats/saved.h), and
 // what is to be exact is left as it is.
 std::shared_ptr<const SavedWords> packed_words(const at::Tensor& x, const SavedOptions& options,
                                                std::uint64_t seed, std::uint64_t number);

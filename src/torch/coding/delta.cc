@@ -4,6 +4,10 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
 #include <string>
 #include <tuple>
@@ -47,6 +51,23 @@ DeltaTensor delta_tensor(const at::Tensor& x, const char* op, const std::string&
   DeltaTensor tensor = {name, file_type_name(x.scalar_type(), op), {}, bytes_of_values(x)};
   tensor.shape.assign(x.sizes().begin(), x.sizes().end());
   return tensor;
+}
+
+// Its bytes are its values: on the CPU, and negated or conjugated in memory if it is so in name.
+at::Tensor plain_values(const at::Tensor& x) {
+  return x.detach().cpu().resolve_conj().resolve_neg();
+}
+
+// Fresh memory is mapped page by page as it is written, which takes as long as decoding; large
+// pages take less. The system gives them if it is set to do so when asked.
+void ask_for_large_pages([[maybe_unused]] std::span<std::uint8_t> fresh) {
+#if defined(__linux__)
+  constexpr std::uintptr_t kLargePage = std::uintptr_t{2} << 20;
+  const auto begin = reinterpret_cast<std::uintptr_t>(fresh.data());
+  const std::uintptr_t first = (begin + kLargePage - 1) / kLargePage * kLargePage;
+  const std::uintptr_t last = (begin + fresh.size()) / kLargePage * kLargePage;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
 }
 
 at::Tensor as_payload(const std::vector<std::uint8_t>& bytes) {
@@ -96,6 +117,7 @@ at::Tensor apply_delta_cpu(const at::Tensor& base, const at::Tensor& payload) {
   const at::Tensor from = base.contiguous();
   // A base of another size is refused before anything is allocated for it.
   const at::Tensor out = at::empty_like(from, from.options());
+  ask_for_large_pages(mutable_bytes(out));
   apply_delta(bytes_of_values(from), delta, mutable_bytes(out), all_threads(), Verification::kLast);
   return out.view(shape);
 }
@@ -122,7 +144,7 @@ struct TensorSet {
           given.size());
     for (std::size_t i = 0; i < names.size(); ++i) {
       check_values(given[i], op, '\'' + names[i] + '\'');
-      tensors.push_back(given[i].detach().cpu().contiguous());
+      tensors.push_back(plain_values(given[i]).contiguous());
       views.push_back(delta_tensor(tensors.back(), op, names[i]));
     }
   }
@@ -138,13 +160,13 @@ at::Tensor delta_set_op(at::TensorList base, DeltaNames base_names, at::TensorLi
   return as_payload(delta(from.views, to.views, std::nullopt, all_threads()));
 }
 
-std::tuple<DeltaNames, std::vector<at::Tensor>> apply_delta_set_op(
-    at::TensorList base, DeltaNames names, const at::Tensor& payload,
-    std::optional<std::int64_t> max_bytes) {
+std::tuple<DeltaNames, std::vector<at::Tensor>> apply_delta_set(at::TensorList base,
+                                                                const DeltaNames& names,
+                                                                const at::Tensor& payload,
+                                                                std::uint64_t limit) {
   const at::Tensor held = checked_payload(payload, "apply_delta");
   const ConstBytes file = elements<std::uint8_t>(held);
   const TensorSet from(base, names, "apply_delta");
-  const std::uint64_t limit = byte_limit(max_bytes);
   const DeltaSet set = parse_delta_set(file, limit);
   check_base(set, file, from.views, Verification::kLast, all_threads());
   std::uint64_t announced = 0;
@@ -166,6 +188,7 @@ std::tuple<DeltaNames, std::vector<at::Tensor>> apply_delta_set_op(
     const std::vector<std::int64_t> shape(entry.shape.begin(), entry.shape.end());
     const ConstBytes delta = file.subspan(entry.offset, entry.num_bytes);
     const at::Tensor out = at::empty(shape, at::TensorOptions().dtype(*file_type(entry.type)));
+    ask_for_large_pages(mutable_bytes(out));
     apply_entry(entry, delta, from.find(entry.name), mutable_bytes(out), all_threads());
     if (!is_delta(delta)) others.push_back(delta_tensor(out, "apply_delta", entry.name));
     std::get<0>(result).push_back(entry.name);
@@ -173,6 +196,12 @@ std::tuple<DeltaNames, std::vector<at::Tensor>> apply_delta_set_op(
   }
   check_result(set, file, others, all_threads());
   return result;
+}
+
+std::tuple<DeltaNames, std::vector<at::Tensor>> apply_delta_set_op(
+    at::TensorList base, DeltaNames names, const at::Tensor& payload,
+    std::optional<std::int64_t> max_bytes) {
+  return apply_delta_set(base, names, payload, byte_limit(max_bytes));
 }
 
 std::tuple<DeltaNames, std::vector<std::int64_t>> inspect_delta_op(const at::Tensor& payload) {
@@ -230,7 +259,7 @@ namespace slimgrad {
 at::Tensor delta(const at::Tensor& base, const at::Tensor& changed) {
   torch_ops::check_values(base, "delta", "base");
   torch_ops::check_values(changed, "delta", "new");
-  return torch_ops::delta_cpu(base.detach().cpu(), changed.detach().cpu());
+  return torch_ops::delta_cpu(torch_ops::plain_values(base), torch_ops::plain_values(changed));
 }
 
 at::Tensor delta(const TensorDict& base, const TensorDict& changed) {
@@ -239,12 +268,12 @@ at::Tensor delta(const TensorDict& base, const TensorDict& changed) {
 
 at::Tensor apply_delta(const at::Tensor& base, const at::Tensor& payload) {
   torch_ops::check_values(base, "apply_delta", "base");
-  return torch_ops::apply_delta_cpu(base.detach().cpu(), payload).to(base.device());
+  return torch_ops::apply_delta_cpu(torch_ops::plain_values(base), payload).to(base.device());
 }
 
-TensorDict apply_delta(const TensorDict& base, const at::Tensor& payload) {
+TensorDict apply_delta(const TensorDict& base, const at::Tensor& payload, std::uint64_t max_bytes) {
   auto [names, tensors] =
-      torch_ops::apply_delta_set_op(base.values(), base.keys(), payload, std::nullopt);
+      torch_ops::apply_delta_set(base.values(), base.keys(), payload, max_bytes);
   TensorDict result;
   for (std::size_t i = 0; i < names.size(); ++i) {
     const at::Tensor* const before = base.find(names[i]);
@@ -257,7 +286,8 @@ at::Tensor apply_delta_into(const at::Tensor& base, const at::Tensor& payload,
                             const at::Tensor& out) {
   torch_ops::check_values(base, "apply_delta", "base");
   torch_ops::check_values(out, "apply_delta", "out");
-  if (out.is_same(base) && base.device().is_cpu() && base.is_contiguous()) {
+  if (out.is_same(base) && base.device().is_cpu() && base.is_contiguous() && !base.is_neg() &&
+      !base.is_conj()) {
     torch_ops::apply_delta_in_place(base, payload);
     return out;
   }

@@ -187,7 +187,8 @@ using Inspected =
                std::vector<std::int64_t>, std::string, std::vector<double>, std::string>;
 
 // mode, type, shape, scale, (bits, exponent bits, mantissa bits, values a block, blocks, bytes,
-// whether the rate was reached), model, its (shape, scale), the threshold and the rate, survivors.
+// whether the rate was reached, k, of), model, its (shape, scale), the threshold and the rate,
+// survivors.
 Inspected inspect_cpu(const at::Tensor& payload) {
   const PayloadInfo info = inspect(payload);
   const std::vector<std::int64_t> shape(info.shape.begin(), info.shape.end());
@@ -197,7 +198,9 @@ Inspected inspect_cpu(const at::Tensor& payload) {
                                              std::int64_t{1} << info.block_log2,
                                              static_cast<std::int64_t>(info.num_blocks()),
                                              static_cast<std::int64_t>(info.payload_bytes),
-                                             info.rate_reached() ? 1 : 0};
+                                             info.rate_reached() ? 1 : 0,
+                                             info.k,
+                                             info.of};
   const std::vector<double> law = {info.model_shape, info.model_scale * info.scale, info.threshold,
                                    info.rate};
   return Inspected(std::string(payload_kind_name(info.kind)), std::string(dtype_name(info.dtype)),

@@ -16,34 +16,38 @@
 namespace slimgrad::torch_ops {
 namespace {
 
-std::int64_t num_bytes(std::int64_t num_values, std::int64_t bits) {
-  return static_cast<std::int64_t>(
-      packed_bytes(static_cast<std::size_t>(num_values), static_cast<int>(bits)));
-}
-
 void check_bits(const char* op, std::int64_t bits) {
   check(2 <= bits && bits <= 8, op, "2 to 8 bits", bits);
 }
 
 }  // namespace
 
+std::int64_t uniform_bytes(std::int64_t num_values, std::int64_t bits) {
+  return static_cast<std::int64_t>(
+      packed_bytes(static_cast<std::size_t>(num_values), static_cast<int>(bits)));
+}
+
 UniformCodes pack_uniform_on_device(const at::Tensor& x, std::int64_t bits, bool is_stochastic,
                                     std::uint64_t seed) {
   check_float_dtype(x, "pack_uniform");
   check_bits("pack_uniform", bits);
-  const at::Tensor in = x.contiguous();
-  const auto size = static_cast<std::uint64_t>(in.numel());
-  const UniformCodes codes = {
-      at::empty({num_bytes(in.numel(), bits)}, x.options().dtype(at::kByte)),
-      filled(2, at::kInt, 0, x)};
+  UniformCodes codes = {at::empty({uniform_bytes(x.numel(), bits)}, x.options().dtype(at::kByte)),
+                        filled(2, at::kInt, 0, x)};
+  pack_uniform_into(x.contiguous(), bits, is_stochastic, seed, codes);
+  return codes;
+}
+
+void pack_uniform_into(const at::Tensor& x, std::int64_t bits, bool is_stochastic,
+                       std::uint64_t seed, const UniformCodes& codes) {
+  const auto size = static_cast<std::uint64_t>(x.numel());
   auto* const largest = written_by_kernel<std::uint32_t>(codes.largest);
   with_element_type(x.scalar_type(), [&]<typename T>() {
-    start<device::MaxMagnitude<T>>({.in = read_by_kernel<T>(in),
+    start<device::MaxMagnitude<T>>({.in = read_by_kernel<T>(x),
                                     .size = size,
                                     .max_bits = largest,
                                     .num_nonfinite = largest + 1},
                                    x);
-    start<device::UniformEncode<T>>({.in = read_by_kernel<T>(in),
+    start<device::UniformEncode<T>>({.in = read_by_kernel<T>(x),
                                      .packed = written_by_kernel<std::uint8_t>(codes.packed),
                                      .size = size,
                                      .max_bits = largest,
@@ -52,7 +56,6 @@ UniformCodes pack_uniform_on_device(const at::Tensor& x, std::int64_t bits, bool
                                      .is_stochastic = is_stochastic},
                                     x);
   });
-  return codes;
 }
 
 void unpack_uniform_on_device(const UniformCodes& codes, std::int64_t bits, bool is_added,
@@ -64,7 +67,7 @@ void unpack_uniform_on_device(const UniformCodes& codes, std::int64_t bits, bool
   check(!is_added || out.scalar_type() == at::kFloat, kOp, "sums of float32",
         c10::toString(out.scalar_type()));
   check(codes.packed.scalar_type() == at::kByte && codes.packed.is_contiguous() &&
-            codes.packed.numel() == num_bytes(out.numel(), bits) &&
+            codes.packed.numel() == uniform_bytes(out.numel(), bits) &&
             codes.largest.scalar_type() == at::kInt && codes.largest.numel() == 2 &&
             codes.largest.is_contiguous(),
         kOp, "the codes of as many values", codes.packed.numel(), " bytes for ", out.numel());

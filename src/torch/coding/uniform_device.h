@@ -20,6 +20,12 @@ struct UniformCodes {
 UniformCodes pack_uniform_on_device(const at::Tensor& x, std::int64_t bits, bool is_stochastic,
                                     std::uint64_t seed);
 
+// The same into memory of the caller: codes of uniform_bytes(), and two words that are 0. Two
+// kernels. REQUIRES: x and codes are contiguous.
+std::int64_t uniform_bytes(std::int64_t num_values, std::int64_t bits);
+void pack_uniform_into(const at::Tensor& x, std::int64_t bits, bool is_stochastic,
+                       std::uint64_t seed, const UniformCodes& codes);
+
 // In place of what `out` holds, or added to it, which only float32 can be. One kernel. Throws
 // InvalidArgument for codes of another size. REQUIRES: out is contiguous.
 void unpack_uniform_on_device(const UniformCodes& codes, std::int64_t bits, bool is_added,

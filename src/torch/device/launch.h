@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "device/kernel_list.h"
+#include "torch/device/launch_record.h"
 #include "torch/device/launcher.h"
 #include "torch/elements.h"
 
@@ -18,8 +19,12 @@ template <class Kernel>
 void start(const typename Kernel::Arguments& arguments, const at::Tensor& on) {
   const std::uint64_t num_blocks = Kernel::num_blocks(arguments);
   if (num_blocks == 0) return;
-  launcher_of(on.device())
-      .launch(device::kKernelName<Kernel>, num_blocks, Kernel::kThreads, &arguments, on.device());
+  const char* const name = device::kKernelName<Kernel>;
+  const auto launch = [&] {
+    launcher_of(on.device()).launch(name, num_blocks, Kernel::kThreads, &arguments, on.device());
+  };
+  if (!records_launches()) return launch();
+  record_launch(name, Kernel::traffic(arguments), on.device(), launch);
 }
 
 // The memory of a tensor without gaps, as a kernel sees it: nothing here may be read on the host.

@@ -93,11 +93,12 @@ at::Tensor packed_saved(const at::Tensor& x, std::int64_t bits, std::int64_t gro
 
 namespace {
 
-// A tensor that cannot be packed, in the order of its memory, and the words in its place. It lives
-// as long as their storage does. Their last word says so, since no tensor has as many bad groups:
+// A tensor that is not packed, in the order of its memory, and the words in its place. It lives as
+// long as their storage does. Their last word says so, since no tensor has as many bad groups:
 // copies of the words, as hooks of autograd may make, are without it.
 struct HeldBeside {
   at::Tensor words, dense;
+  std::int64_t version;  // of dense
 };
 constexpr std::uint32_t kHeldBeside = 0xffffffffu;
 void delete_held(void* held) { delete static_cast<HeldBeside*>(held); }
@@ -108,12 +109,23 @@ at::Tensor pack_saved_in_graph_cpu(const at::Tensor& x, const at::Tensor& seed, 
   check(seed.scalar_type() == at::kLong && seed.numel() == 1 && seed.device().is_cpu(),
         "pack_saved_in_graph", "seed as an int64 tensor of one element on the CPU",
         seed.toString());
-  at::Tensor words =
-      packed_saved(x, bits, group, rounding, *seed.const_data_ptr<std::int64_t>(), number);
-  if (elements<std::uint32_t>(words).back() == 0) return words;
+  // A leaf is an input of the graph, which lives anyway, and which only its run can tell.
+  const bool is_leaf = x.requires_grad() && x.is_leaf() && x.is_non_overlapping_and_dense();
+  at::Tensor words;
+  if (is_leaf) {
+    check_float_dtype(x, "pack_saved_in_graph");
+    words = at::empty(
+        {num_saved_words(x.numel(), saved_format("pack_saved_in_graph", bits, group, rounding))
+             .expect_int()},
+        at::TensorOptions().dtype(at::kInt));
+  } else {
+    words = packed_saved(x, bits, group, rounding, *seed.const_data_ptr<std::int64_t>(), number);
+    if (elements<std::uint32_t>(words).back() == 0) return words;
+  }
   mutable_elements<std::uint32_t>(words).back() = kHeldBeside;
-  // A copy: the graph may reuse the memory of x.
-  auto* const held = new HeldBeside{words, dense_like_result(x).clone()};
+  // A copy of what is no leaf: the graph may reuse the memory.
+  const at::Tensor dense = is_leaf ? x : dense_like_result(x).clone();
+  auto* const held = new HeldBeside{words, dense, dense._version()};
   return at::for_blob(held->words.mutable_data_ptr(), words.sizes())
       .context(held, &delete_held)
       .options(words.options())
@@ -134,8 +146,13 @@ at::Tensor unpacked_saved(const at::Tensor& packed, at::IntArrayRef size, at::In
   }
   const at::Tensor words = packed.contiguous();
   const auto* const held = words.storage().data_ptr().cast_context<HeldBeside>(&delete_held);
-  if (held != nullptr && held->dense.scalar_type() == dtype)
+  if (held != nullptr && held->dense.scalar_type() == dtype) {
+    TORCH_CHECK(
+        held->dense._version() == held->version,
+        "[unpack_saved] a tensor that a compiled graph saved for backward has been modified "
+        "by an inplace operation");
     return result.copy_(held->dense.as_strided(size, stride));
+  }
   check(elements<std::uint32_t>(words).back() != kHeldBeside, "unpack_saved",
         "the tensor of words that pack_saved_in_graph gave, which holds NaN and Inf beside them",
         "a copy of it, or another dtype");
@@ -173,6 +190,44 @@ at::Tensor unpack_saved_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
 }  // namespace
 
 // ---- exactly -----------------------------------------------------------------------------------
+
+namespace {
+
+at::Tensor pack_bools_cpu(const at::Tensor& x) {
+  check(x.scalar_type() == at::kBool, "pack_bools", "a bool tensor", x.toString());
+  const at::Tensor dense = dense_like_result(x);
+  const auto num_values = static_cast<std::size_t>(x.numel());
+  const at::Tensor bits = at::empty({static_cast<std::int64_t>(bool_bytes(num_values))},
+                                    at::TensorOptions().dtype(at::kByte));
+  pack_bools({static_cast<const std::uint8_t*>(dense.const_data_ptr()), num_values}, for_tasks,
+             mutable_elements<std::uint8_t>(bits));
+  return bits;
+}
+
+at::Tensor unpack_bools_cpu(const at::Tensor& packed, at::IntArrayRef size,
+                            at::IntArrayRef stride) {
+  check(packed.scalar_type() == at::kByte && packed.dim() == 1, "unpack_bools",
+        "bits as a one-dimensional uint8 tensor", packed.toString());
+  const at::Tensor result = empty_result("unpack_bools", size, stride, at::kBool, packed.device());
+  const auto num_values = static_cast<std::size_t>(result.numel());
+  check(packed.numel() == static_cast<std::int64_t>(bool_bytes(num_values)), "unpack_bools",
+        "the size that was given to pack_bools", packed.numel(), " bytes for ", num_values,
+        " values");
+  const at::Tensor bits = packed.contiguous();
+  unpack_bools(elements<std::uint8_t>(bits), for_tasks,
+               {static_cast<std::uint8_t*>(result.mutable_data_ptr()), num_values});
+  return result;
+}
+
+at::Tensor pack_bools_meta(const at::Tensor& x) {
+  return at::empty_symint({(x.sym_numel() + 7) / 8}, x.options().dtype(at::kByte));
+}
+at::Tensor unpack_bools_meta(const at::Tensor& packed, c10::SymIntArrayRef size,
+                             c10::SymIntArrayRef stride) {
+  return at::empty_strided_symint(size, stride, packed.options().dtype(at::kBool));
+}
+
+}  // namespace
 
 at::Tensor packed_exact(const at::Tensor& x, bool only_masks) {
   check_float_dtype(x, "pack_exact");
@@ -232,16 +287,20 @@ void register_saved_on_device(torch::Library& m) {
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
   register_saved_on_device(m);
   m.impl("pack_saved_in_graph", ValueErrors<&pack_saved_in_graph_cpu>::call);
+  m.impl("pack_bools", ValueErrors<&pack_bools_cpu>::call);
+  m.impl("unpack_bools", ValueErrors<&unpack_bools_cpu>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {
   m.impl("pack_saved", ValueErrors<&pack_saved_meta>::call);
   m.impl("pack_saved_in_graph", ValueErrors<&pack_saved_in_graph_meta>::call);
   m.impl("unpack_saved", ValueErrors<&unpack_saved_meta>::call);
   m.impl("unpack_exact", ValueErrors<&unpack_exact_meta>::call);
+  m.impl("pack_bools", pack_bools_meta);
+  m.impl("unpack_bools", unpack_bools_meta);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Autograd, m) {
-  for (const char* name :
-       {"pack_saved", "pack_saved_in_graph", "unpack_saved", "pack_exact", "unpack_exact"})
+  for (const char* name : {"pack_saved", "pack_saved_in_graph", "unpack_saved", "pack_exact",
+                           "unpack_exact", "pack_bools", "unpack_bools"})
     m.impl(name, no_gradient());
 }
 

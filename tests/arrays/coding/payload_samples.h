@@ -109,6 +109,9 @@ inline std::vector<NamedPayload> payloads_of_every_kind(std::size_t n) {
   add("pruned-exact", pruned, {.kind = kPruned});
   add("pruned-bfloat16", pruned, {.kind = kPruned, .survivors = Survivors::kBFloat16});
   add("pruned-float", pruned, {.kind = kPruned, .survivors = Survivors::kFloat});
+  add("topk", floats, {.kind = kTopk, .bits = 2});
+  add("topk-7-of-64-bfloat16", view(halves, DType::kBFloat16),
+      {.kind = kTopk, .bits = 3, .k = 7, .of = 64});
   return all;
 }
 

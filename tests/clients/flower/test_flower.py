@@ -115,6 +115,14 @@ def test_what_arrives_is_what_was_sent_plus_the_decoded_difference(codec):
     assert strategy.received[0].bytes < strategy.received[0].plain_bytes
 
 
+def test_a_rate_is_what_travels():
+    x = torch.randn(20_000, generator=torch.Generator().manual_seed(1))
+    info = sg.inspect(EncodeUpdates("rate2").encode(x, 1))
+    assert info["rate_asked"] == 2 and info["rate_reached"]
+    with pytest.raises(ValueError, match="expected any codec but topk"):
+        EncodeUpdates("topk")
+
+
 @pytest.mark.parametrize("codec", ["uniform2", "uniform4", "fp4"])
 def test_error_feedback_loses_nothing_for_good(codec):
     """After n rounds the server is behind the sum of all updates by what the clients still hold:

@@ -1,7 +1,7 @@
 """Every op with device kernels, on the test device: how many kernels it is, that nothing waits,
 copies to the host or falls back to the CPU, and that its bits are the CPU's.
 
-docs/support.md states the numbers of kernels. `pytest --device` has many more inputs."""
+docs/gpu.md states the numbers of kernels. `pytest --device` has many more inputs."""
 
 import pytest
 import testdevice

@@ -139,7 +139,7 @@ def test_damaged_exact_bytes_become_nan(device):
     """The CPU raises; here the host would have to wait for the head of the bytes."""
     x = gradient((300, 401)).relu()
     packed = ops.pack_exact(x)
-    for byte in (0, 9, 31):
+    for byte in (0, 32):  # the first and the last of five begins
         damaged = packed.clone()
         damaged[byte] ^= 4
         with pytest.raises(ValueError, match="unpack_exact"):

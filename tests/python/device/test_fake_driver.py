@@ -1,4 +1,5 @@
-"""The launch path of CUDA: a driver of our own (tests/testdevice/driver) in place of NVIDIA's."""
+"""The launch path of CUDA: a driver of our own (tests/testdevice/driver) in place of NVIDIA's.
+Where torch was built for CUDA, that build is tested, too."""
 
 import os
 import subprocess
@@ -7,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import testdevice
-
-DRIVER = testdevice.LIBRARY.parent / "fake_driver"
 
 PROGRAM = """
 import testdevice, torch
@@ -24,7 +23,7 @@ print("done")
 """
 
 
-def run(tmp_path, *, driver=DRIVER, program=PROGRAM, **environment):
+def run(tmp_path, *, program=PROGRAM, **environment):
     log = tmp_path / "calls.txt"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -33,7 +32,6 @@ def run(tmp_path, *, driver=DRIVER, program=PROGRAM, **environment):
         env={
             **os.environ,
             "PYTHONPATH": str(Path(testdevice.__file__).parents[1]),
-            "LD_LIBRARY_PATH": str(driver),
             "FAKE_CUDA_LOG": str(log),
             **environment,
         },
@@ -92,7 +90,8 @@ def test_errors_in_a_sentence_each(tmp_path):
 
 
 def test_no_driver(tmp_path):
-    done, _ = run(tmp_path, driver=tmp_path)
+    program = PROGRAM.replace('load("cuda")', 'load("cuda", with_driver=False)')
+    done, _ = run(tmp_path, program=program)
     assert "expected a CUDA driver, got libcuda.so.1" in done.stderr.splitlines()[-1]
 
 

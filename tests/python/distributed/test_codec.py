@@ -38,13 +38,25 @@ def test_a_rate_is_a_codec():
             Codec.parse(name)
 
 
+def test_topk_is_a_codec_that_feeds_back_what_it_drops():
+    codec = Codec.parse("topk")
+    assert (codec.kind, codec.k, codec.of, codec.bits) == ("topk", 64, 4096, 2)
+    assert codec.error_feedback and not Codec.parse("topk", error_feedback=False).error_feedback
+    assert Codec(kind="topk", bits=2) == codec
+    assert Codec.parse("topk32").k == 32 and Codec.parse("topk32").name == "topk32"
+    assert not Codec().error_feedback
+    for name in ("topk0", "topk5000", "topk-1", "topk ", "topk2x"):
+        with pytest.raises(ValueError, match=r"\[Codec\] expected"):
+            Codec.parse(name)
+
+
 def test_packed_is_uniform_without_a_coder():
     packed = Codec.parse("packed5")
     assert (packed.kind, packed.bits, packed.coder) == ("uniform", 5, "none")
 
 
 def test_rounding_is_unbiased_unless_what_it_loses_is_fed_back():
-    assert all(Codec.parse(name).rounding == "stochastic" for name in CODECS)
+    assert all(Codec.parse(name).rounding == "stochastic" for name in CODECS if name != "topk")
     assert Codec.parse("uniform4", error_feedback=True).rounding == "nearest"
     explicit = Codec.parse("uniform4", error_feedback=True, rounding="stochastic")
     assert explicit.rounding == "stochastic"
@@ -61,6 +73,9 @@ def test_rounding_is_unbiased_unless_what_it_loses_is_fed_back():
         ({"rate": 2, "kind": "float"}, r"expected kind uniform with a rate, got float"),
         ({"rate": 2, "coder": "none"}, r"expected coder rans with a rate, got none"),
         ({"rate": "two"}, r"expected rate to be a number"),
+        ({"kind": "topk"}, r"expected 1 to 4 bits with topk, got 8"),
+        ({"kind": "topk", "bits": 2, "of": 100}, r"expected of to be a power of two .* got 100"),
+        ({"kind": "topk", "bits": 2, "k": 65, "of": 64}, r"expected k from 1 to of, .* got 65"),
         ({"format": "1-9-9"}, r"\[FloatFormat\] expected"),
         ({"coder": "zip"}, r"expected coder to be one of rans huffman none, got 'zip'"),
         ({"model": "cauchy"}, r"expected model to be one of counted .* got 'cauchy'"),

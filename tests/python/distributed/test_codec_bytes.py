@@ -18,7 +18,9 @@ def tensors(seed: int = 0) -> dict[str, torch.Tensor]:
     return made | {"half": made["half"].bfloat16()}
 
 
-@pytest.mark.parametrize("name", ["lossless", "fp8", "uniform4", "packed4", "rate2", "pruned"])
+@pytest.mark.parametrize(
+    "name", ["lossless", "fp8", "uniform4", "packed4", "rate2", "pruned", "topk"]
+)
 def test_what_is_decoded_has_types_shapes_and_arrangement(name):
     codec, values = Codec.parse(name), tensors()
     before = {key: x.clone() for key, x in values.items()}

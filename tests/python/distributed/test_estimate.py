@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,6 +30,21 @@ def test_rows_are_the_formula():
     assert found.row("float32").sent == 40_004_000
     assert found.row("fp16").sent == 20_002_000
     assert found.row("quick").sent == 5_000_000 + 4000
+
+
+def test_a_round_is_shared_by_its_steps():
+    one = known({"quick": QUICK, "slow": SLOW}, small=1000)
+    found = Estimate(replace(one.workload, every=50), 2, one.link, one.gradients)
+    for name in ("quick", "slow"):
+        assert found.row(name).sent == one.row(name).sent / 50
+        assert found.row(name).seconds == one.row(name).seconds / 50
+        assert found.row(name).pays_below >= one.row(name).pays_below
+    assert found.row("float32").sent == one.row("float32").sent
+    assert found.row("fp16").seconds == one.row("fp16").seconds
+    assert "codecs exchange every 50 steps" in str(found)
+    assert found.at(ranks=4).workload.every == 50
+    with pytest.raises(ValueError, match="expected every to be a positive integer, got 0"):
+        sg.distributed.estimate([torch.ones(10)], 1e9, every=0)
 
 
 def test_it_says_yes_and_by_how_much():

@@ -1,5 +1,6 @@
 """The ops that pack and unpack, below the hooks."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -205,3 +206,40 @@ def test_what_graphs_cannot_pack_comes_back(request):
 def test_what_a_graph_says_is_checked(text):
     with pytest.raises(ValueError, match=r"\[begin_saved_\] expected .* saved, got"):
         ops.begin_saved_(torch.tensor([1, 2]), 0, text)
+
+
+@pytest.mark.parametrize("size", [(0,), (1,), (7,), (8,), (9, 3), (300, 1000)])
+def test_bools_as_bits(size):
+    x = torch.rand(size, generator=torch.Generator().manual_seed(0)) < 0.3
+    bits = ops.pack_bools(x)
+    assert bits.dtype == torch.uint8 and bits.numel() == (x.numel() + 7) // 8
+    expected = np.packbits(x.flatten().numpy(), bitorder="little")
+    assert np.array_equal(bits.numpy(), expected)
+    back = ops.unpack_bools(bits, x.shape, x.stride())
+    assert back.dtype == torch.bool and torch.equal(back, x)
+    if x.dim() == 2:
+        back = ops.unpack_bools(ops.pack_bools(x.t()), x.t().shape, x.t().stride())
+        assert torch.equal(back, x.t())
+        # Without holes what was a part of more columns.
+        part = x[:, :2]
+        dense = torch.empty_like(part)
+        back = ops.unpack_bools(ops.pack_bools(part), part.shape, dense.stride())
+        assert torch.equal(back, part)
+
+
+def test_any_byte_but_zero_is_true():
+    x = torch.arange(256, dtype=torch.uint8).view(torch.bool)
+    back = ops.unpack_bools(ops.pack_bools(x), x.shape, x.stride())
+    assert torch.equal(back.view(torch.uint8), (torch.arange(256) > 0).to(torch.uint8))
+
+
+def test_ops_of_bools_compile_and_refuse():
+    x = torch.rand(5, 13) < 0.5
+    torch.library.opcheck(ops.pack_bools, (x,))
+    torch.library.opcheck(ops.unpack_bools, (ops.pack_bools(x), x.shape, x.stride()))
+    with pytest.raises(ValueError, match=r"\[pack_bools\] expected a bool tensor"):
+        ops.pack_bools(x.float())
+    with pytest.raises(ValueError, match=r"\[unpack_bools\] expected the size"):
+        ops.unpack_bools(ops.pack_bools(x), (73,), (1,))
+    with pytest.raises(ValueError, match=r"\[unpack_bools\] expected bits"):
+        ops.unpack_bools(x, (65,), (1,))
