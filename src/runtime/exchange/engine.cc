@@ -99,7 +99,9 @@ void Engine::work(Worker& worker) {
     }
     JobPtr job = std::move(worker.jobs.front());
     worker.jobs.pop_front();
-    if (!error_.empty()) continue;
+    // Once there is a fault no exchange ends well, though its cause may not be settled yet: what is
+    // sent for a later one would be taken for another fault.
+    if (!faults_.empty()) continue;
     lock.unlock();
     try {
       (this->*worker.run)(*job);

@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <cmath>
 #include <limits>
 
@@ -455,19 +456,22 @@ TEST(DiLoCo, WrongArgumentsAreRefused) {
 
 // ---- faults
 
-// What each rank raises when `break_it` is called before its third round, and that what it has is
+// What each rank raises when `break_it` is called before its third round, which ranks take where it
+// returns true, and that what it has is
 // the state of the second.
 template <typename Break>
 std::vector<std::string> raised_in_third_round(const std::shared_ptr<MemoryNetwork>& net,
                                                DiLoCoOptions options, const Break& break_it) {
   std::vector<std::string> raised(3);
+  std::barrier all_here(3);
   run_models(3, net, options, [&](int rank, const Model&, DiLoCo& diloco) {
     diloco.step();
     diloco.step();
     diloco.synchronize();
     const DiLoCo::State before = diloco.state_dict();
     try {
-      break_it(rank);
+      all_here.arrive_and_wait();  // so that nobody is still in the second round
+      if (!break_it(rank)) return;
       for (int step = 0; step < 4; ++step) diloco.step();
     } catch (const ExchangeError& error) {
       raised[static_cast<std::size_t>(rank)] = error.what();
@@ -488,6 +492,7 @@ TEST(DiLoCoFaults, ALostRankEndsTheRoundOnAll) {
       options.codec.error_feedback = true;
       const auto raised = raised_in_third_round(net, options, [&](int rank) {
         if (rank == 1) net->cut_off(1);
+        return rank != 1;
       });
       for (const int rank : {0, 2})
         EXPECT_THAT(raised[static_cast<std::size_t>(rank)],
@@ -505,7 +510,7 @@ TEST(DiLoCoFaults, DamagedBytesEndTheRoundOnAll) {
         message[exchange::kHeaderBytes + 90] ^= 0x10;
     };
     DiLoCoOptions options = options_of(codec, 2);
-    const auto raised = raised_in_third_round(net, options, [&](int) { is_on = true; });
+    const auto raised = raised_in_third_round(net, options, [&](int) { return is_on = true; });
     EXPECT_THAT(raised, Each(AllOf(HasSubstr("[DiLoCo] an exchange did not come to its end"),
                                    HasSubstr("from rank 2"))));
   }
