@@ -125,13 +125,13 @@ def _packed(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
 
 def _gated(dtype: torch.dtype, where: Where = HERE) -> list[torch.Tensor]:
     """Gradients, plans and reports: scaled by the maximum, which a gate looks for in a pass of its
-    own; pruned and in few bits; and with small values dropped, by a threshold that the host finds
-    for devices, too."""
+    own; pruned and in few bits; and with small values dropped, at a scale that the host finds for
+    devices, too."""
     results = []
     for options in (
         {"bits": 6, "scale_method": "max"},
         {"prune": "stochastic", "sparsity": 0.8, "bits": 4},
-        {"prune": "topk", "sparsity": 0.5, "method": "gennorm"},
+        {"prune": "topk", "sparsity": 0.5, "bits": 4, "scale_method": "predicted"},
     ):
         plan, stats = ops.new_gate_plan(seed=5, min_elements=1, **options), ops.new_gate_stats()
         x = _gradient(dtype, where=where)

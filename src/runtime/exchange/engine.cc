@@ -47,10 +47,11 @@ Engine::Engine(const Group& group, std::vector<int> global_ranks)
 }
 
 void Engine::check_backend() const {
+  const Group group = group_.lock();
+  if (!group) return;  // submit() says that it was destroyed
   std::string name = "none";
   try {
-    if (const Group group = group_.lock())
-      name = group->getBackend(c10::DeviceType::CPU)->getBackendName();
+    name = group->getBackend(c10::DeviceType::CPU)->getBackendName();
   } catch (const c10::Error&) {
   }
   check(name == "gloo", "distributed", "a group with Gloo for tensors on the CPU", name,

@@ -22,8 +22,8 @@ def test_data_parallel_training(tmp_path):
 
 
 CAUSES = {
-    "settings": "seed=",
-    "divisor": "divide_by=",
+    "settings": "a header with seed",
+    "divisor": "a header with divide_by",
     "first phase": "rank 1 stopped: [all_reduce] testdevice: out of order",
     "second phase": "rank 1 stopped: [all_reduce] testdevice: out of order",
 }
