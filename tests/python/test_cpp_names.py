@@ -22,6 +22,7 @@ OTHERWISE = {
     "slimgrad.StateWarning": "load_state_dict",
     "slimgrad.distributed.CODECS": "names",
     "slimgrad.distributed.Handle": "PendingExchange",
+    "slimgrad.distributed.Outer": "OuterOptions",
 }
 PYTHONS_BY_NATURE = {
     "slimgrad.log_run": "logs are read by the report pages",

@@ -65,6 +65,7 @@ PUBLIC_LAYER = {
     "saved_tensors.h": "runtime",
     "sparse_layers.h": "torch",
     "compress.h": "runtime",
+    "diloco.h": "runtime",
     "exchange.h": "runtime",
     "stages.h": "runtime",
     "tensor_coder.h": "runtime",

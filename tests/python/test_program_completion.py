@@ -47,7 +47,7 @@ def test_what_is_offered_is_accepted(script, flag, tmp_path):
     values = complete(script, f"slimgrad encode {flag} ")
     assert values
     for value in values:
-        modes = {"--mode": [], "--survivors": ["--mode", "pruned"]}
+        modes = {"--mode": ["--bits", "2"] * (value == "topk"), "--survivors": ["--mode", "pruned"]}
         mode = modes.get(flag, ["--mode", "uniform"])
         succeed("encode", source, tmp_path / "x.sg", *mode, flag, value)
 

@@ -179,6 +179,10 @@ def _rates() -> list[torch.Tensor]:
     return results
 
 
+def _largest() -> list[torch.Tensor]:
+    return [r for dtype in DTYPES for r in _coded(_gradient(dtype, 100_003), mode="topk", bits=2)]
+
+
 def _deltas() -> list[torch.Tensor]:
     results = []
     for dtype in DTYPES:
@@ -387,6 +391,7 @@ def checks() -> Iterator[Check]:
             f"encode pruned, {coder}", (*entropy, "coding/zero_mask"), partial(_survivors, coder)
         )
     yield Check("encode at a rate", ("coding/uniform", "coding/open_levels"), _rates)
+    yield Check("encode the largest", ("coding/largest",), _largest)
     yield Check("delta", ("coding/delta_scan",), _deltas)
     yield Check("add decoded gradients", ("coding/uniform", "coding/escapes"), _added)
     kernels = ("sparse/compact_rows", "sparse/compact_columns", "sparse/sums", "sparse/transpose")

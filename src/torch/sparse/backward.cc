@@ -128,12 +128,11 @@ class GatedProduct : public GradientValues {
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 // The gradient of a layer on a device as a product is to see it; nothing where it is not to be
-// pruned, or on the CPU.
+// pruned.
 std::optional<at::Tensor> pruned_on_device(Product product, const SparseLayerState& state,
                                            LayerBackward& layer, std::int64_t stream,
                                            const char* op) {
   const at::Tensor& gradient = layer.gradient();
-  if (!has_device_kernels(gradient.device().type())) return std::nullopt;
   ProductChoice choice(state.choice, product, op);
   if (choice.is_timing()) return std::nullopt;
   const bool is_weight = product == Product::kWeight;
@@ -162,12 +161,13 @@ Gradients layer_backward(const char* op, LayerBackward& layer, const at::Tensor&
                          std::int64_t stream, const Same& same) {
   Gradients result{nothing(like), nothing(like), nothing(like)};
   auto& [dx, dw, bias] = result;
-  if (wanted[0])
+  const bool has_kernels = has_device_kernels(like.device().type());
+  if (has_kernels && wanted[0])
     if (const auto pruned = pruned_on_device(Product::kInput, state, layer, stream, op)) {
       dx = same(*pruned).dense_input_gradient();
       wanted[0] = false;
     }
-  if (wanted[1])
+  if (has_kernels && wanted[1])
     if (const auto pruned = pruned_on_device(Product::kWeight, state, layer, stream, op)) {
       const auto gradients = same(*pruned).dense_weight_gradient(wanted[2]);
       dw = gradients.weight;

@@ -208,6 +208,9 @@ def test_large_tensors_are_cut_into_frames():
 
 
 def test_settings_of_a_codec_are_the_librarys():
-    """The names and defaults that Python writes out for readers are those of <slimgrad/codec.h>."""
+    """The names and defaults that Python writes out for readers are those of <slimgrad/codec.h>;
+    whether errors are fed back follows from the kind where nothing is said."""
     defaults = {field.name: field.default for field in dataclasses.fields(Codec)}
+    assert defaults.pop("error_feedback") is None
+    defaults["error_feedback"] = False
     assert defaults == dict(classes.Codec.parse("uniform8"))
