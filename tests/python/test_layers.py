@@ -137,10 +137,11 @@ def test_kernels_do_not_allocate(file):
 
 
 # The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
-# What runs between processes has a room in `runtime` alone; the Python package and its tests call
+# What runs between processes has rooms in `runtime` alone, exchanges and the outer steps of local
+# training; the Python package and its tests call
 # it as torch does, `distributed`. What starts kernels of devices has a room in `torch` alone.
 ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "saved", "compress"}
-ROOMS |= {"exchange", "device"}
+ROOMS |= {"exchange", "outer", "device"}
 
 
 def test_layers_have_the_same_rooms():
@@ -158,7 +159,7 @@ def test_layers_have_the_same_rooms():
 def test_python_tests_have_the_same_rooms():
     tests = ROOT / "tests" / "python"
     files = [file.relative_to(tests) for file in tests.rglob("*.py")]
-    rooms = ROOMS - {"exchange"} | {"distributed"}
+    rooms = ROOMS - {"exchange", "outer"} | {"distributed"}
     assert {file.parts[0] for file in files if len(file.parts) > 1} == rooms
     assert all(len(file.parts) <= 2 for file in files)
     # pytest imports them by their names alone.
