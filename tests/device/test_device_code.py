@@ -81,15 +81,17 @@ def resources():
 
 
 def test_registers_suffice():
-    """No spills; and few enough registers that the multiprocessor of an A100 is half full. Not of
-    the plan of a gate: it is one block, most of which one thread does."""
+    """No spills; and few enough registers that the multiprocessor of an A100 is half full, or three
+    eighths by a gate's treatment, which chooses among all treatments while it runs. Not of the plan
+    of a gate: it is one block, most of which one thread does."""
     found = resources()
     assert sorted(found) == names()
     stack, stores, loads, registers = found.pop("slimgrad_gate_decide")
     assert stack <= 256 and stores <= 1024 and loads <= 1024 and registers <= 128
     for name, (stack, stores, loads, registers) in found.items():
         assert (stack, stores, loads) == (0, 0, 0), name
-        assert registers <= 64, (name, registers)
+        most = 72 if name.startswith("slimgrad_gate_apply") else 64
+        assert registers <= most, (name, registers)
 
 
 def test_values_are_moved_in_16_bytes():
