@@ -28,7 +28,7 @@ struct Quantizer {
   Underflow underflow = Underflow::kZero;
 };
 
-// Of a gate (gate.h), which has the names.
+// What a gate prunes by; gate.h has the names.
 enum class PruneKind {
   kNone,
   kStochastic,      // threshold for the expected sparsity, unbiased: the method of slimgrad

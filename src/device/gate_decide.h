@@ -44,7 +44,7 @@ struct GateDecide {
   };
 
   static SLIMGRAD_HD std::uint64_t num_blocks(const Arguments&) { return 1; }
-  // Of the scratch memory: the sums, and what is made of them.
+  // The bytes are those of the scratch memory: the sums, and what is made of them.
   static Traffic traffic(const Arguments&) { return {sizeof(GateSums), sizeof(GateScratch)}; }
 
   static SLIMGRAD_HD void run(const Block<kThreads>& block, const Arguments& a, Shared& shared) {

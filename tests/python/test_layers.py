@@ -138,8 +138,8 @@ def test_kernels_do_not_allocate(file):
 
 # The rooms of a layer: the same words everywhere, so that a capability can be followed through all.
 # What runs between processes has rooms in `runtime` alone, exchanges and the outer steps of local
-# training; the Python package and its tests call
-# it as torch does, `distributed`. What starts kernels of devices has a room in `torch` alone.
+# training; the Python package and its tests call it as torch does, `distributed`. What starts
+# kernels of devices has a room in `torch` alone.
 ROOMS = {"measure", "decide", "apply", "coding", "sparse", "fewbit", "saved", "compress"}
 ROOMS |= {"exchange", "outer", "device"}
 

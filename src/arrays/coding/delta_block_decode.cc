@@ -209,7 +209,7 @@ class BlockDecode {
   const DeltaTables& tables_;
   DeltaScratch& scratch_;
   DeltaUndo* const undo_;
-  // Of the lanes that have changes.
+  // Only lanes that have changes use these.
   std::array<ChangeLane, kMostLanes> lanes_ = {};
   std::array<std::size_t, kMostLanes> first_ = {}, num_dense_ = {};
   std::size_t num_open_ = 0, num_undo_ = 0;

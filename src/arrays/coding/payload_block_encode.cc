@@ -21,7 +21,7 @@ BFloat16Bits to_bfloat16(float value) {
   return {static_cast<std::uint16_t>((rounded.bits & 0x8000u) | 0x7f7fu)};
 }
 
-// Of codes that no coder makes shorter.
+// Bits of a symbol that is stored as it is, where no coder makes it shorter.
 int symbol_bits(const BlockSource& source) {
   const PayloadInfo& info = source.info;
   if (info.kind == PayloadKind::kUniform && info.bits != kOpenBits) return info.bits;

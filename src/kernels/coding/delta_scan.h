@@ -39,8 +39,8 @@ void sum_hazards(const std::uint8_t* classes, std::size_t num_values, const Haza
 // The hazards of the values before `position`.
 inline std::uint32_t hazards_before(std::size_t position, const std::uint8_t* classes,
                                     const Hazards& hazards, const std::uint32_t* sums) noexcept {
-  // Of the eight classes those from the position on become 0, whose hazard is 0: no branch depends
-  // on the position, which is random.
+  // Classes from the position on become 0, whose hazard is 0: no branch depends on the position,
+  // which is random.
   std::uint64_t eight;
   std::memcpy(&eight, classes + position / 8 * 8, 8);
   eight &= (std::uint64_t{1} << 8 * (position % 8)) - 1;

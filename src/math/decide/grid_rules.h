@@ -71,7 +71,7 @@ struct BinErrors {
     const double low = this->low(bin), high = this->high(bin);
     return {over(low, high) * (1 / portable_log(high / low)), low};
   }
-  // Of `count` values. `known`: of the first bin at this place, if this one is covered.
+  // The error of `count` values. `known`: that of the first bin at this place, if it is covered.
   constexpr double of_bin(int bin, double count, const Covered& known) const {
     // Below every grid value, and so small that the square is nothing.
     if (bin < kFirstNormalBin)

@@ -136,7 +136,7 @@ struct BinMoments {
   }
 };
 
-// Of one bin's law on [low, high): of the part below t.
+// Moments of the part below t of one bin's law on [low, high).
 constexpr BinMoments moments_below(double low, double high, double t) {
   if (low ==
       0) {  // The lowest bin reaches down to zero; uniform there, where log-uniform cannot be.
