@@ -90,6 +90,8 @@ SETTINGS = {
     "ddp_uniform8": Setting(ranks=2, codec="uniform8"),
     "ddp_fp8": Setting(ranks=2, codec="fp8"),
     "ddp_fp4": Setting(ranks=2, codec="fp4"),
+    "ddp_rate3": Setting(ranks=2, codec="rate3"),
+    "ddp_rate2": Setting(ranks=2, codec="rate2"),
 }
 
 

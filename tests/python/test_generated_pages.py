@@ -4,7 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import device_cost, diloco, distributed_cost, distributed_page, marked, saved_page
+from bench import (
+    device_cost,
+    diloco,
+    distributed_cost,
+    distributed_page,
+    jobs_page,
+    marked,
+    saved_page,
+)
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results"
@@ -36,6 +44,11 @@ def test_the_table_of_diloco():
 def test_the_table_of_device_kernels():
     made = device_cost.table(record("device_cost"))
     assert marked.read(ROOT / "docs" / "gpu.md", device_cost.WRITER) == made.strip("\n")
+
+
+def test_the_tables_of_jobs():
+    made = jobs_page.page(RECORDS)
+    assert marked.read(ROOT / "docs" / "results.md", jobs_page.WRITER) == made.strip("\n")
 
 
 def test_a_part_is_replaced_and_the_rest_stays(tmp_path):
