@@ -87,22 +87,26 @@ class Drawing:
         return "\n".join([head, name, _style(), *self._parts, "</svg>", ""])
 
 
+def _share(value: float, ends: tuple[float, float], log: bool) -> float:
+    """Of the way from the lower to the upper end."""
+    low, high = ends
+    if log:
+        low, high, value = math.log(low), math.log(high), math.log(value)
+    return (value - low) / (high - low)
+
+
 class Axes:
     """A rectangle of a drawing in which numbers have places."""
 
-    def __init__(self, drawing, left, top, width, height, x, y, log_y=False):
-        self.drawing, self.left, self.top = drawing, left, top
-        self.width, self.height, self.x_range, self.y_range, self.log_y = width, height, x, y, log_y
+    def __init__(self, drawing, left, top, width, height, x, y, log_x=False, log_y=False):
+        self.drawing, self.left, self.top, self.width, self.height = drawing, left, top, width, height
+        self.x_range, self.y_range, self.log_x, self.log_y = x, y, log_x, log_y
 
     def x(self, value: float) -> float:
-        low, high = self.x_range
-        return self.left + (value - low) / (high - low) * self.width
+        return self.left + _share(value, self.x_range, self.log_x) * self.width
 
     def y(self, value: float) -> float:
-        low, high = self.y_range
-        if self.log_y:
-            low, high, value = math.log(low), math.log(high), math.log(value)
-        return self.top + self.height - (value - low) / (high - low) * self.height
+        return self.top + self.height - _share(value, self.y_range, self.log_y) * self.height
 
     def frame(self, title, x_title, x_ticks, y_ticks) -> None:
         """Ticks are (value, words)."""
