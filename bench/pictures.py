@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import sys
 from pathlib import Path
 
@@ -289,6 +290,49 @@ def distributed() -> Drawing:
     return d
 
 
+def loss_against_bytes() -> Drawing:
+    d = Drawing(860, 330, "Loss against bytes: codecs of DDP, and DiLoCo")
+    rows = {r["name"]: r for r in record("distributed_convergence")["rows"] if r["model"] == "GPT"}
+    plain = rows["float32"]["losses"]
+    axes = Axes(d, 60, 50, 330, 200, (0.75, 8), (0, 0.5), log_x=True)
+    ticks = [(bits, f"{bits:g}") for bits in (1, 1.5, 2, 3, 4, 6, 8)]
+    y_ticks = [(gap, f"{gap:g}") for gap in (0, 0.1, 0.2, 0.3, 0.4, 0.5)]
+    axes.frame("GPT, two ranks: loss above float32's", "bits a value sent", ticks, y_ticks)
+    rates = [f"rate{rate}" for rate in ("4", "3", "2", "1.5", "1")]
+    families = {
+        "rate": ("ours", rates),
+        "with error feedback": ("also", [f"{name} feedback" for name in rates[1:]]),
+        "fp8, fp6, fp4": ("third", ["fp8", "fp6", "fp4"]),
+        "uniform8, 4, 2": ("rival", ["uniform8", "uniform4", "uniform2"]),
+    }
+    for role, names in families.values():
+        gaps = [statistics.mean(rows[name]["losses"]) - statistics.mean(plain) for name in names]
+        places = [(rows[name]["bits"], gap) for name, gap in zip(names, gaps, strict=True)]
+        axes.curve(places, role)
+    legend(d, 40, 318, [(role, words) for words, (role, _) in families.items()], gap=8)
+    losses: dict[str, list[float]] = {}
+    sent: dict[str, float] = {}
+    for row in record("diloco")["rows"]:
+        losses.setdefault(row["name"], []).append(row["loss"])
+        sent[row["name"]] = row["sent"] / 1e6
+    axes = Axes(d, 490, 50, 330, 200, (0.2, 1000), (2.3, 2.9), log_x=True)
+    ticks = [(megabytes, f"{megabytes:g}") for megabytes in (0.3, 1, 3, 10, 30, 100, 300)]
+    y_ticks = [(loss, f"{loss:g}") for loss in (2.3, 2.5, 2.7, 2.9)]
+    axes.frame("GPT, four ranks: held-out loss", "MB that a rank sent", ticks, y_ticks)
+    shown = {"DDP": "plain", "DiLoCo, every 20": "ours", "DiLoCo, every 50": "also"}
+    for words, role in shown.items():
+        kind, _, every = words.partition(", ")
+        names = [name for name in losses if name.startswith(kind) and name.endswith(every)]
+        axes.curve([(sent[name], statistics.mean(losses[name])) for name in names], role)
+    for every, role in ((20, "ours"), (50, "also")):
+        name = f"SparseLoCo topk, every {every}"
+        x, y = axes.x(sent[name]), axes.y(statistics.mean(losses[name]))
+        d.dot(x, y, role)
+        d.text(x + 8, y + 4, "topk", "faint", extra="small")
+    legend(d, 490, 318, [(role, words) for words, role in shown.items()])
+    return d
+
+
 # ---- for the page of measurements ----------------------------------------------------------------
 
 
@@ -355,7 +399,7 @@ PICTURES = {
     drawn.__name__: drawn
     for drawn in (
         *(front, choose, neural_gradient, activations, saved, faster_backward, coding),
-        *(distributed, time_to_accuracy, demo, language_models),
+        *(distributed, loss_against_bytes, time_to_accuracy, demo, language_models),
     )
 }
 
