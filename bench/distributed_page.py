@@ -110,7 +110,7 @@ def commits(rows: list[dict]) -> str:
 
 def convergence_table(record: dict) -> list[str]:
     rows = record["rows"]
-    lines = ["| | | final loss, by seed | less float32's | |", "|---|---|---|---|---|"]
+    lines = ["| | | bits | final loss, by seed | less float32's | |", "|---|---|---|---|---|---|"]
     found = {(row["model"], row["name"]): row for row in verdicts(rows)}
     place = {name: i for i, name in enumerate(NAMES)}
     for row in sorted(rows, key=lambda r: (r["model"] != "demo", place.get(r["name"], 99))):
@@ -120,8 +120,10 @@ def convergence_table(record: dict) -> list[str]:
         if judged:
             word = "equal within noise" if judged["equal"] else "**worse**"
             cells = [f"{judged['difference']:+.4f} +- {judged['error']:.4f}", word]
-        name = row["name"] + (" *" if row.get("outdated") else "")
-        lines.append(f"| {row['model']} | {name} | {losses} | {cells[0]} | {cells[1]} |")
+        bits = f"{row['bits']:.2f}" if "bits" in row else ""
+        lines.append(
+            f"| {row['model']} | {row['name']} | {bits} | {losses} | {cells[0]} | {cells[1]} |"
+        )
     return lines
 
 
@@ -161,15 +163,6 @@ def page(speed: dict, convergence: dict | None) -> str:
     if convergence:
         rows = verdicts(convergence["rows"])
         worse = [f"{r['model']} {r['name']}" for r in rows if not r["equal"]]
-        outdated = []
-        if any(row.get("outdated") for row in convergence["rows"]):
-            outdated = ["", "**\\* Recorded with draws that were not yet independent between the "]
-            outdated[1] += (
-                "two phases of an exchange, which made their noise larger or biased: to be "
-            )
-            outdated[1] += (
-                "measured again.** The command above does so once these rows are deleted."
-            )
         seen = [f"{r['model']} {r['name']}" for r in rows if r["seen"]]
         lines += [
             "",
@@ -181,7 +174,8 @@ def page(speed: dict, convergence: dict | None) -> str:
             "than another seed makes it. The stricter question is whether a difference can be seen "
             "seed by seed, as runs of a seed are alike in all else: one of more than two standard "
             "errors. A table or a coder does not change what is decoded: uniform8 stands for "
-            "packed8 and for fitted laws as well.",
+            "packed8 and for fitted laws as well. Bits are what a value took on the wire, with "
+            "headers and with tensors of fewer than 4,096 values, which travel as they are.",
             "",
             "All lossy codecs are equal within noise."
             if not worse
@@ -191,7 +185,6 @@ def page(speed: dict, convergence: dict | None) -> str:
             f"Seen seed by seed, however small: {', '.join(seen) or 'none'}.",
             "",
             *convergence_table(convergence),
-            *outdated,
         ]
     wrapped = [line if line.startswith("|") else textwrap.fill(line, 120) for line in lines]
     return "\n".join(wrapped) + "\n"
