@@ -99,7 +99,8 @@ class Axes:
     """A rectangle of a drawing in which numbers have places."""
 
     def __init__(self, drawing, left, top, width, height, x, y, log_x=False, log_y=False):
-        self.drawing, self.left, self.top, self.width, self.height = drawing, left, top, width, height
+        self.drawing, self.left, self.top = drawing, left, top
+        self.width, self.height = width, height
         self.x_range, self.y_range, self.log_x, self.log_y = x, y, log_x, log_y
 
     def x(self, value: float) -> float:
