@@ -1,4 +1,4 @@
-"""The section of docs/results.md about the jobs of bench.jobs, from their records and results/jobs.json.
+"""The section of docs/results.md about the jobs of bench.jobs, from records and results/jobs.json.
 
     python -m bench.jobs_page [--results DIR] [--page docs/results.md]
 
@@ -19,11 +19,13 @@ from bench.jobs import SEEDS, SETTINGS, STEPS
 WRITER = "python -m bench.jobs_page"
 
 ABOUT = """\
-Two jobs as users have them, with every setting beside plain training; a row is a setting. *Saved* is what autograd saves in the forward
-pass of the first batch, *sent* what a rank sends in the whole run. *Step* is the time of a training step as a ratio to a plain step,
-timed by turns in one process; *peak* is the peak of resident memory less what is resident between steps. *Difference* is the mean over
-the setting's seeds less that over plain training's. Runs of one seed start from the same weights and see the same batches; on machines
-whose matrix products round differently they differ as two seeds do. An empty cell was not measured."""
+Two jobs as users have them, with every setting beside plain training; a row is a setting. *Saved*
+is what autograd saves in the forward pass of the first batch, *sent* what a rank sends in the
+whole run. *Step* is the time of a training step as a ratio to a plain step, timed by turns in one
+process; *peak* is the peak of resident memory less what is resident between steps. *Difference*
+is the mean over the setting's seeds less that over plain training's. Runs of one seed start from
+the same weights and see the same batches; on machines whose matrix products round differently
+they differ as two seeds do. An empty cell was not measured."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ TARGETS = {
     ),
     "shakespeare": Target(
         title="nanoGPT's shakespeare_char",
-        about="A GPT of 4 layers, 128 wide, at nanoGPT's setting for a CPU; loss in nats a character "
-        "on the last tenth of the text. nanoGPT's README gives 1.88, measured on 20 random batches.",
+        about="A GPT of 4 layers, 128 wide, at nanoGPT's setting for a CPU; loss in nats a "
+        "character on the last tenth of the text. nanoGPT's README gives 1.88, measured on 20 "
+        "random batches.",
         arguments="--data FILE",
         metric="test_loss",
         column="loss by seed",
@@ -147,8 +150,9 @@ def _statement(found: dict[str, Rows], target: Target, wanted: list[str]) -> str
         return ", ".join(f"`{name}`" for name in chosen) or "none"
 
     text = (
-        f"Differences of up to {target.show(noise)}{target.suffix} say nothing ({target.why_noise}). "
-        f"Worse than plain training by more: {names(n for n, by in better_by.items() if by < -noise)}. "
+        f"Differences of up to {target.show(noise)}{target.suffix} say nothing "
+        f"({target.why_noise}). Worse than plain training by more: "
+        f"{names(n for n, by in better_by.items() if by < -noise)}. "
         f"Better by more: {names(n for n, by in better_by.items() if by > noise)}."
     )
     single = [name for name, rows in trained.items() if len(rows.ends) < len(SETTINGS[name].seeds)]
