@@ -33,7 +33,7 @@ bool open_stream(std::span<const std::uint8_t> bytes, WideRansDecoder& decoder,
   if (bytes.size() >= 8) return bytes.size() % 4 == 0 && decoder.load(words);
   std::memcpy(&decoder.state, bytes.data(), bytes.size());
   words.next = words.end;
-  return bytes.empty() || bytes.back() != 0;
+  return bytes.size() <= 1 || bytes.back() != 0;
 }
 
 template <typename Word>
