@@ -212,6 +212,25 @@ TEST(Delta, DamageBehindTheChecksumIsUndone) {
   }
 }
 
+TEST(Delta, WhatTheCallersThreadsThrowIsUndone) {
+  for (const float step : {1e-6f, 1e-2f}) {  // few changes, and all
+    const Pair pair = bfloat16_step(600000, step);
+    const Bytes payload = pair.payload();
+    Bytes in_place = pair.base;
+    int calls = 0;
+    const Parallel fails_late = [&](std::int64_t count,
+                                    const std::function<void(std::int64_t)>& task) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (calls == 1 && i == 2) throw std::bad_alloc();  // the first call is that of the hashes
+        task(i);
+      }
+      ++calls;
+    };
+    EXPECT_THROW(apply_delta(in_place, payload, in_place, fails_late), std::bad_alloc);
+    EXPECT_EQ(in_place, pair.base);
+  }
+}
+
 TEST(Delta, MisuseIsExplained) {
   const Pair pair = bfloat16_step(100, 1e-3f);
   DeltaTensor other = pair.view(pair.changed);
