@@ -206,18 +206,23 @@ def test_two_writers_of_one_file(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts private memory on Linux")
 def test_memory_is_bounded_by_the_largest_tensor(tmp_path):
-    """Thirty tensors of 4 MB: their sum would not fit."""
+    """Thirty tensors of 4 MB, or one by twenty deltas: their sum would not fit."""
     parts = [weights(step, 2_000_000)["w"] for step in (0, 1)]
     files = [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]
     for file, part in zip(files, parts, strict=True):
         write_safetensors(file, {f"w{i}": part for i in range(30)})
     limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (72 << 20, 72 << 20))  # noqa: E731
+    there_and_back = [tmp_path / "1.sgd", tmp_path / "0.sgd"] * 10
     for command in (
         ["delta", *files, tmp_path / "1.sgd"],
         ["patch", files[0], tmp_path / "1.sgd", tmp_path / "back.safetensors"],
+        ["delta", *files[::-1], tmp_path / "0.sgd"],
+        ["patch", files[0], *there_and_back, tmp_path / "again.safetensors"],
+        ["join", files[0], *there_and_back, tmp_path / "joined.sgd"],
     ):
         done = subprocess.run(
             [PROGRAM, *command, "--threads", "2"], capture_output=True, preexec_fn=limit
         )
         assert done.returncode == 0, done.stderr
     assert same(tmp_path / "back.safetensors", files[1])
+    assert same(tmp_path / "again.safetensors", files[0])
