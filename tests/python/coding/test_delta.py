@@ -238,6 +238,12 @@ def test_dicts_are_not_touched_by_a_failure():
         sg.apply_delta(base, payload, max_bytes=100)
 
 
+def test_what_is_no_tensor_in_out_is_replaced():
+    base, new = dicts()
+    out = sg.apply_delta(base, sg.delta(base, new), out={"a": None, "b": 3, "other": "x"})
+    assert set(out) == set(new) and all(same_bits(out[name], new[name]) for name in new)
+
+
 def test_a_missing_tensor_is_another_base():
     base, new = dicts()
     payload = sg.delta(base, new)
@@ -253,6 +259,7 @@ def test_inspect():
     assert len(info["base"]) == 32 and info["base"] != info["result"]
     info = sg.inspect(sg.delta(base, new))
     assert list(info["tensors"]) == list(new) and info["nbytes"] == sg.delta(base, new).numel()
+    assert "base" in info["tensors"]["a"] and "base" not in info["tensors"]["new"]
 
 
 def test_opcheck_and_compile():
