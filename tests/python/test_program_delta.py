@@ -192,6 +192,16 @@ def test_killed_while_patching_leaves_what_was_there(tmp_path):
         assert out.read_bytes() == b"before" or same(out, after)
 
 
+def test_what_a_killed_run_left_is_in_nobodys_way(files):
+    """Its process had the number of the next one, as in a container."""
+    out = files / "out.safetensors"
+    leave = 'touch "$3.part.$$" && exec "$0" patch "$1" "$2" "$3"'
+    arguments = [PROGRAM, files / "0.safetensors", files / "1.sgd", out]
+    subprocess.run(["sh", "-c", leave, *arguments], check=True, stdout=subprocess.DEVNULL)
+    assert same(out, files / "1.safetensors")
+    assert len(list(files.glob("*.part.*"))) == 1  # nobody's
+
+
 def test_two_writers_of_one_file(tmp_path):
     before, after = tmp_path / "0.safetensors", tmp_path / "1.safetensors"
     write_safetensors(before, weights(0, 1_000_000))
