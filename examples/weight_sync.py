@@ -118,8 +118,9 @@ class Receiver:
 def receive(number: int, arguments: argparse.Namespace) -> None:
     folder = Path(arguments.folder)
     receiver, applied = Receiver(folder), 0
-    if number == 1:  # Joins late.
-        while not (folder / f"full-{FULL_EVERY:06}.sg").exists():
+    if number == 1:  # Joins late, unless there are too few steps.
+        full = FULL_EVERY if arguments.steps >= FULL_EVERY else 0
+        while not (folder / f"full-{full:06}.sg").exists():
             time.sleep(0.01)
     while receiver.step < arguments.steps:
         applied += receiver.catch_up()

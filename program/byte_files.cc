@@ -102,12 +102,14 @@ InputFile::InputFile(const std::string& path) {
   if (status.st_size > 0) madvise(mapping_->bytes().data(), bytes().size(), MADV_SEQUENTIAL);
 }
 
-NewFile::NewFile(std::string path)
-    : path_(std::move(path)),
-      temporary_(path_ + ".part." + std::to_string(getpid())),
-      file_(open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)),
-      next_(unfinished) {
-  if (file_ < 0) fail("cannot create", errno);
+NewFile::NewFile(std::string path) : path_(std::move(path)), next_(unfinished) {
+  const std::string name = path_ + ".part." + std::to_string(getpid());
+  // A killed run may have left a file, and in a container the next one has the same number.
+  for (int n = 0; file_ < 0; ++n) {
+    temporary_ = name + (n == 0 ? "" : '.' + std::to_string(n));
+    file_ = open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file_ < 0 && errno != EEXIST) fail("cannot create", errno);
+  }
   unfinished = this;
 }
 

@@ -1,10 +1,25 @@
 #include "program/delta_files.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "program/block_threads.h"
 
 namespace slimgrad::program {
+namespace {
+
+// A PayloadError becomes a FileError, which names the file.
+template <typename Function>
+auto naming(const std::string& path, const Function& function) {
+  try {
+    return function();
+  } catch (const PayloadError& error) {
+    throw FileError(path + ": " + error.what());
+  }
+}
+
+}  // namespace
 
 Parallel block_threads(int num_threads) {
   return [num_threads](std::int64_t count, const std::function<void(std::int64_t)>& task) {
@@ -37,7 +52,7 @@ DeltaChain::DeltaChain(const WeightsFile& base, const std::vector<std::string>& 
     : base_(base), parallel_(parallel) {
   for (const std::string& path : paths) {
     Link& link = links_.emplace_back(path);
-    try {
+    naming(path, [&] {
       link.set = parse_delta_set(link.input.bytes());
       if (links_.size() == 1)
         check_base(link.set, link.input.bytes(), base.tensors(), Verification::kFirst, parallel);
@@ -45,33 +60,7 @@ DeltaChain::DeltaChain(const WeightsFile& base, const std::vector<std::string>& 
                link.set.base != before.result)
         throw WrongBase("[apply_delta] expected to follow a delta whose result has the hash " +
                         hash_text(link.set.base) + ", got " + hash_text(before.result));
-    } catch (const PayloadError& error) {
-      throw FileError(path + ": " + error.what());
-    }
-  }
-}
-
-std::uint64_t DeltaChain::num_bytes(std::size_t index, const ContainerEntry& entry) const {
-  const Link& link = links_[index];
-  try {
-    const auto payload = link.input.bytes().subspan(entry.offset, entry.num_bytes);
-    if (!is_delta(payload)) return entry_bytes(entry, payload, nullptr);
-    std::optional<std::uint64_t> before;
-    if (index == 0) {
-      if (const DeltaTensor* const found = base_.find(entry.name)) before = found->bytes.size();
-    } else {
-      const auto& entries = links_[index - 1].set.index.entries;
-      const auto found = std::ranges::find(entries, entry.name, &ContainerEntry::name);
-      if (found != entries.end()) before = num_bytes(index - 1, *found);
-    }
-    const std::uint64_t announced = inspect_delta(payload).num_bytes();
-    if (before != announced)
-      throw WrongBase("[apply_delta] expected a base with '" + entry.name + "' of " +
-                      std::to_string(announced) + " bytes, got " +
-                      (before ? std::to_string(*before) : std::string("none")));
-    return announced;
-  } catch (const PayloadError& error) {
-    throw FileError(link.path + ": " + error.what());
+    });
   }
 }
 
@@ -79,49 +68,62 @@ bool DeltaChain::is_delta_entry(const ContainerEntry& entry) const {
   return is_delta(links_.back().input.bytes().subspan(entry.offset, entry.num_bytes));
 }
 
-void DeltaChain::make(const ContainerEntry& entry, std::span<std::uint8_t> out) const {
-  apply(links_.size() - 1, entry, out);
+std::vector<DeltaChain::Step> DeltaChain::steps_to(const ContainerEntry& last) const {
+  std::vector<Step> steps;
+  for (auto link = links_.rbegin(); link != links_.rend(); ++link) {
+    const auto& entries = link->set.index.entries;
+    const auto entry = std::ranges::find(entries, last.name, &ContainerEntry::name);
+    if (entry == entries.end()) break;  // The delta after it has no base.
+    steps.push_back({*link, *entry, link->input.bytes().subspan(entry->offset, entry->num_bytes)});
+    if (!is_delta(steps.back().bytes)) break;
+  }
+  return {steps.rbegin(), steps.rend()};
+}
+
+const DeltaTensor* DeltaChain::base_of(const std::vector<Step>& steps) const {
+  const Step& first = steps.front();
+  return &first.link == &links_.front() ? base_.find(first.entry.name) : nullptr;
+}
+
+std::uint64_t DeltaChain::num_bytes(const ContainerEntry& last) const {
+  const std::vector<Step> steps = steps_to(last);
+  const DeltaTensor* const base = base_of(steps);
+  std::optional<std::uint64_t> size;
+  if (base != nullptr) size = base->bytes.size();
+  for (const Step& step : steps)
+    size = naming(step.link.path, [&] {
+      if (!is_delta(step.bytes)) return entry_bytes(step.entry, step.bytes, nullptr);
+      const std::uint64_t announced = inspect_delta(step.bytes).num_bytes();
+      if (size != announced)
+        throw WrongBase("[apply_delta] expected a base with '" + last.name + "' of " +
+                        std::to_string(announced) + " bytes, got " +
+                        (size ? std::to_string(*size) : std::string("none")));
+      return announced;
+    });
+  return *size;
+}
+
+void DeltaChain::make(const ContainerEntry& last, std::span<std::uint8_t> out) const {
+  const std::vector<Step> steps = steps_to(last);
+  const DeltaTensor* base = base_of(steps);
+  DeltaTensor made;
+  std::vector<std::uint8_t> memory;  // of `made`
+  for (const Step& step : steps) {
+    std::vector<std::uint8_t> next(&step == &steps.back() ? 0 : out.size());
+    const std::span<std::uint8_t> to = next.empty() ? out : std::span(next);
+    naming(step.link.path, [&] {
+      entry_bytes(step.entry, step.bytes, base);
+      apply_entry(step.entry, step.bytes, base, to, parallel_);
+    });
+    memory = std::move(next);
+    made = {last.name, step.entry.type, step.entry.shape, to};
+    base = &made;
+  }
 }
 
 void DeltaChain::check_others(std::span<const DeltaTensor> others) const {
   const Link& link = links_.back();
-  try {
-    check_result(link.set, link.input.bytes(), others, parallel_);
-  } catch (const PayloadError& error) {
-    throw FileError(link.path + ": " + error.what());
-  }
-}
-
-void DeltaChain::apply(std::size_t index, const ContainerEntry& entry,
-                       std::span<std::uint8_t> out) const {
-  const Link& link = links_[index];
-  const auto payload = link.input.bytes().subspan(entry.offset, entry.num_bytes);
-  std::optional<Values> base;
-  if (is_delta(payload)) base = resolve(index, entry.name);
-  try {
-    entry_bytes(entry, payload, base ? &base->tensor : nullptr);
-    apply_entry(entry, payload, base ? &base->tensor : nullptr, out, parallel_);
-  } catch (const PayloadError& error) {
-    throw FileError(link.path + ": " + error.what());
-  }
-}
-
-std::optional<DeltaChain::Values> DeltaChain::resolve(std::size_t num_links,
-                                                      const std::string& name) const {
-  if (num_links == 0) {
-    const DeltaTensor* const found = base_.find(name);
-    if (found == nullptr) return std::nullopt;
-    return Values{*found, {}};
-  }
-  const Link& link = links_[num_links - 1];
-  const auto& entries = link.set.index.entries;
-  const auto entry = std::ranges::find(entries, name, &ContainerEntry::name);
-  if (entry == entries.end()) return std::nullopt;
-  Values values;
-  values.memory.resize(num_bytes(num_links - 1, *entry));
-  apply(num_links - 1, *entry, values.memory);
-  values.tensor = {entry->name, entry->type, entry->shape, values.memory};
-  return values;
+  naming(link.path, [&] { check_result(link.set, link.input.bytes(), others, parallel_); });
 }
 
 }  // namespace slimgrad::program

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,10 +45,10 @@ class DeltaChain {
 
   const DeltaSet& first() const { return links_.front().set; }
   const DeltaSet& last() const { return links_.back().set; }
-  std::uint64_t num_bytes(const ContainerEntry& entry) const {
-    return num_bytes(links_.size() - 1, entry);
-  }
-  // The values of a tensor of the last result. Throws FileError.
+  // Of a tensor of the last result. Throws FileError if a delta is one to a tensor of another size.
+  std::uint64_t num_bytes(const ContainerEntry& entry) const;
+  // Its values, in num_bytes(). However many deltas there are, it takes as much memory twice at
+  // most. Throws FileError.
   void make(const ContainerEntry& entry, std::span<std::uint8_t> out) const;
   // Throws FileError unless the others, whose payloads are no deltas, complete the last result.
   void check_others(std::span<const DeltaTensor> others) const;
@@ -63,15 +62,16 @@ class DeltaChain {
     InputFile input;
     DeltaSet set;
   };
-  // A tensor of the result of a link, or of the base, and its memory.
-  struct Values {
-    DeltaTensor tensor;
-    std::vector<std::uint8_t> memory;
+  // The payload of a tensor in a link.
+  struct Step {
+    const Link& link;
+    const ContainerEntry& entry;
+    std::span<const std::uint8_t> bytes;
   };
-  // Throws FileError if a delta is one to a tensor of another size, before that is allocated.
-  std::uint64_t num_bytes(std::size_t link, const ContainerEntry& entry) const;
-  std::optional<Values> resolve(std::size_t num_links, const std::string& name) const;
-  void apply(std::size_t link, const ContainerEntry& entry, std::span<std::uint8_t> out) const;
+  // How a tensor of the last result comes about: from values that are no delta, or the base's
+  // tensor of the name, by deltas.
+  std::vector<Step> steps_to(const ContainerEntry& entry) const;
+  const DeltaTensor* base_of(const std::vector<Step>& steps) const;  // null if there is none
 
   const WeightsFile& base_;
   const Parallel& parallel_;

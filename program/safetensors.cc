@@ -40,7 +40,17 @@ Entry parse_entry(const std::string& name, const Json& json, std::span<const std
     fail("values beyond the end of the file");
   entry.tensor.bytes = values.subspan(entry.begin, entry.end - entry.begin);
   entry.tensor.dtype = payload_dtype(entry.tensor.type);
-  if (!entry.tensor.dtype) return entry;
+  if (!entry.tensor.dtype) {
+    PayloadInfo as_bytes;
+    as_bytes.dtype = DType::kInt8;
+    as_bytes.shape = {entry.tensor.bytes.size()};
+    try {
+      check_entry({name, entry.tensor.type, entry.tensor.shape}, as_bytes);
+    } catch (const PayloadError&) {
+      fail("a shape that does not fit the values");
+    }
+    return entry;
+  }
   std::uint64_t num_bytes = bytes_of(*entry.tensor.dtype);
   for (const std::uint64_t length : entry.tensor.shape)
     if (__builtin_mul_overflow(num_bytes, length, &num_bytes))

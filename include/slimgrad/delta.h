@@ -88,8 +88,8 @@ DeltaInfo inspect_delta(std::span<const std::uint8_t> payload);
 
 // `out` has as many bytes as the base, and either is its memory or does not overlap it. The base is
 // checked before the first byte is written or, with kLast, while it is read; a wrong one is a
-// PayloadError in both cases. After a PayloadError `out` is as it was if it is the base's memory,
-// for which kLast has no meaning; else its bytes are unspecified.
+// PayloadError in both cases. After an exception `out` is as it was if it is the base's memory, for
+// which kLast has no meaning; else its bytes are unspecified.
 void apply_delta(std::span<const std::uint8_t> base, std::span<const std::uint8_t> payload,
                  std::span<std::uint8_t> out, const Parallel& parallel = {},
                  Verification verification = Verification::kFirst);

@@ -192,6 +192,16 @@ def test_killed_while_patching_leaves_what_was_there(tmp_path):
         assert out.read_bytes() == b"before" or same(out, after)
 
 
+def test_what_a_killed_run_left_is_in_nobodys_way(files):
+    """Its process had the number of the next one, as in a container."""
+    out = files / "out.safetensors"
+    leave = 'touch "$3.part.$$" && exec "$0" patch "$1" "$2" "$3"'
+    arguments = [PROGRAM, files / "0.safetensors", files / "1.sgd", out]
+    subprocess.run(["sh", "-c", leave, *arguments], check=True, stdout=subprocess.DEVNULL)
+    assert same(out, files / "1.safetensors")
+    assert len(list(files.glob("*.part.*"))) == 1  # nobody's
+
+
 def test_two_writers_of_one_file(tmp_path):
     before, after = tmp_path / "0.safetensors", tmp_path / "1.safetensors"
     write_safetensors(before, weights(0, 1_000_000))
@@ -206,18 +216,23 @@ def test_two_writers_of_one_file(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts private memory on Linux")
 def test_memory_is_bounded_by_the_largest_tensor(tmp_path):
-    """Thirty tensors of 4 MB: their sum would not fit."""
+    """Thirty tensors of 4 MB, or one by twenty deltas: their sum would not fit."""
     parts = [weights(step, 2_000_000)["w"] for step in (0, 1)]
     files = [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]
     for file, part in zip(files, parts, strict=True):
         write_safetensors(file, {f"w{i}": part for i in range(30)})
     limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (72 << 20, 72 << 20))  # noqa: E731
+    there_and_back = [tmp_path / "1.sgd", tmp_path / "0.sgd"] * 10
     for command in (
         ["delta", *files, tmp_path / "1.sgd"],
         ["patch", files[0], tmp_path / "1.sgd", tmp_path / "back.safetensors"],
+        ["delta", *files[::-1], tmp_path / "0.sgd"],
+        ["patch", files[0], *there_and_back, tmp_path / "again.safetensors"],
+        ["join", files[0], *there_and_back, tmp_path / "joined.sgd"],
     ):
         done = subprocess.run(
             [PROGRAM, *command, "--threads", "2"], capture_output=True, preexec_fn=limit
         )
         assert done.returncode == 0, done.stderr
     assert same(tmp_path / "back.safetensors", files[1])
+    assert same(tmp_path / "again.safetensors", files[0])

@@ -252,6 +252,8 @@ def test_a_failed_run_keeps_the_old_output(tmp_path):
         b"[]",
         b'{"a": 1}',
         b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 8]}}',
+        b'{"a": {"dtype": "I64", "shape": [2], "data_offsets": [0, 8]}}',
+        b'{"a": {"dtype": "C64", "shape": [7], "data_offsets": [0, 8]}}',
         b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}}',
         b'{"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}',
         b'{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 8]}}',

@@ -175,7 +175,8 @@ def broadcast(
     The codec "delta" sends what changed since ``base``, the tensors that every rank has, without
     loss: weights after a step, of any type. ``base`` becomes the tensors, for the next call;
     receivers may leave it out if it is their ``tensors``. If a rank has another base, because it
-    joined late, all get the tensors as they are. It takes no ``async_op``."""
+    joined late, all get the tensors as they are. If a rank fails, the others raise
+    ``ExchangeError`` and nothing has changed. It takes no ``async_op``."""
     op = "broadcast"
     if codec == "delta":
         values = _tensors(tensors, op)

@@ -9,14 +9,43 @@ import torch.distributed as dist
 
 from ..tensors.coding import PayloadError
 from ..tensors.deltas import apply_delta, delta
-from .calls import group_of
+from .calls import ExchangeError, group_of
+
+# What became of a payload on a rank; the worst one counts.
+_TAKEN, _OTHER_BASE, _FAILED = range(3)
 
 
-def _agreed(flag: bool, device: torch.device, group: dist.ProcessGroup) -> bool:
-    """Whether the flag is set on any rank."""
-    word = torch.tensor([int(flag)], device=device)
+def _worst(state: int, device: torch.device, group: dist.ProcessGroup) -> int:
+    word = torch.tensor([state], device=device)
     dist.all_reduce(word, dist.ReduceOp.MAX, group=group)
-    return bool(word.item())
+    return int(word.item())
+
+
+def _sent(
+    payload: torch.Tensor, src: int, device: torch.device, group: dist.ProcessGroup
+) -> torch.Tensor:
+    """That of ``src``, on every rank."""
+    size = torch.tensor([payload.numel()], device=device)
+    dist.broadcast(size, src, group=group)
+    if dist.get_rank() != src:
+        payload = torch.empty(int(size.item()), dtype=torch.uint8)
+    payload = payload.to(device)
+    dist.broadcast(payload, src, group=group)
+    return payload
+
+
+def _check_alike(what: str, found: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    if len(found) != len(tensors):
+        raise ValueError(
+            f"[broadcast] expected {what} to have the {len(tensors)} tensors that this rank has, "
+            f"got {len(found)}"
+        )
+    for i, (x, y) in enumerate(zip(found, tensors, strict=True)):
+        if (x.dtype, x.shape) != (y.dtype, y.shape):
+            raise ValueError(
+                f"[broadcast] expected tensor {i} of {what} to be {y.dtype} {tuple(y.shape)}, got "
+                f"{x.dtype} {tuple(x.shape)}"
+            )
 
 
 def broadcast_delta(
@@ -26,48 +55,41 @@ def broadcast_delta(
     group: dist.ProcessGroup | None,
 ) -> None:
     """``tensors`` of all ranks become ``src``'s, and so does ``base``. Two rounds: the payload, and
-    whether some rank had another base, in which case the values follow as they are."""
+    what became of it; if some rank had another base, again with the values as they are. Nothing
+    has changed on any rank if one fails."""
     group = group_of(group, "broadcast")
-    has_base = base is not None
-    base = tensors if base is None else list(base)
+    is_source = dist.get_rank() == src
     device = tensors[0].device if tensors else torch.device("cpu")
-    payload, error = torch.empty(0, dtype=torch.uint8), None
-    if dist.get_rank() == src:
+    base = tensors if base is None and not is_source else list(base or [])
+    error = None
+    for known in (base, []):
+        payload, results, state = torch.empty(0, dtype=torch.uint8), tensors, _TAKEN
         try:
-            if not has_base or len(base) != len(tensors):
-                raise ValueError(
-                    f"[broadcast] expected base to have the {len(tensors)} tensors that the other "
-                    f"ranks have, got {len(base) if has_base else 'none'}"
-                )
-            payload = delta(_named(base), _named(tensors))
-        except (TypeError, ValueError) as problem:  # The others wait for a size.
+            _check_alike("base", base, tensors)
+            if is_source:
+                payload = delta(_named(known), _named(tensors))
+        except Exception as problem:  # The others wait for a payload.
             error = problem
-    size = torch.tensor([-1 if error else payload.numel()], device=device)
-    dist.broadcast(size, src, group=group)
-    if error:
-        raise error
-    if size.item() < 0:
-        raise RuntimeError(f"[broadcast] expected a delta from rank {src}, which could not make it")
-    if dist.get_rank() != src:
-        payload = torch.empty(int(size.item()), dtype=torch.uint8)
-    payload = payload.to(device)
-    dist.broadcast(payload, src, group=group)
-    missed = False
-    if dist.get_rank() != src:
+        payload = _sent(payload, src, device, group)
         try:
-            results = apply_delta(_named(base), payload)
-            missed = len(results) != len(tensors)
+            if not is_source and error is None:
+                results = list(apply_delta(_named(known), payload).values())
+                _check_alike(f"rank {src}", results, tensors)
         except PayloadError:
-            missed = True
-    if _agreed(missed, device, group):
-        for tensor in tensors:
-            dist.broadcast(tensor, src, group=group)
-    elif dist.get_rank() != src:
-        with torch.no_grad():
-            for tensor, new in zip(tensors, results.values(), strict=True):
-                tensor.copy_(new)
+            state = _OTHER_BASE
+        except Exception as problem:  # The others wait for this rank's word.
+            error = problem
+        state = _worst(state if error is None else _FAILED, device, group)
+        if state != _OTHER_BASE:
+            break
+    if error is not None:
+        raise error
+    if state != _TAKEN:
+        raise ExchangeError("[broadcast] a rank could not make or apply the delta; it says why")
     with torch.no_grad():
-        for old, tensor in zip(base, tensors, strict=True):
+        for old, tensor, new in zip(base, tensors, results, strict=True):
+            if tensor is not new:
+                tensor.copy_(new)
             if old is not tensor:
                 old.copy_(tensor)
 

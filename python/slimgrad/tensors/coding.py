@@ -216,11 +216,12 @@ def decode(
 
 def _inspect_delta(payload: torch.Tensor) -> dict:
     words, numbers = checked(ops.inspect_delta, payload)
-    rows = [
-        {"type": words[4 * i + 1], "base": words[4 * i + 2], "result": words[4 * i + 3]}
-        | {"values_nbytes": numbers[2 * i], "nbytes": numbers[2 * i + 1]}
-        for i in range(len(words) // 4)
-    ]
+    rows = []
+    for i in range(len(words) // 4):
+        kind, base, result = words[4 * i + 1 : 4 * i + 4]
+        hashes = {"base": base, "result": result} if base.strip("0") else {}  # those of deltas
+        sizes = {"values_nbytes": numbers[2 * i], "nbytes": numbers[2 * i + 1]}
+        rows.append({"type": kind} | hashes | sizes)
     first = {"mode": "delta"} | rows[0]
     if len(rows) == 1 and first["type"]:
         return first

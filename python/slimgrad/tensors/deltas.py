@@ -128,7 +128,7 @@ def _apply_to_dict(base, payload, out, max_bytes):
     with torch.no_grad():
         for name, x in result.items():
             old = out.get(name)
-            if old is not None and (old.dtype, old.shape) == (x.dtype, x.shape):
+            if isinstance(old, torch.Tensor) and (old.dtype, old.shape) == (x.dtype, x.shape):
                 old.copy_(x)
             else:
                 out[name] = x

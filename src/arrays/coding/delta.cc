@@ -216,13 +216,17 @@ class TensorDecoder {
     }
     if (in_place && header_.block_bytes.empty()) return;
     if (in_place) undo_.resize(blocks.count());
-    decode(blocks, first ? std::function<void(std::size_t)>() : hash_base);
-    if (!first) check_base_hash(header_, base_leaves);
-    if (damaged_ || root_of(leaves_) != header_.result) {
+    try {
+      decode(blocks, first ? std::function<void(std::size_t)>() : hash_base);
+      if (!first) check_base_hash(header_, base_leaves);
+      if (damaged_ || root_of(leaves_) != header_.result)
+        fail(PayloadErrorCode::kBadBlock, damaged_
+                                              ? "a damaged delta: a block does not decode"
+                                              : "a damaged delta: another result than encoded");
+    } catch (...) {  // also without memory, and what `parallel` throws
       for (std::size_t i = 0; i < undo_.size(); ++i)
         undo_block(undo_[i], width_, blocks.of(out_, i));
-      fail(PayloadErrorCode::kBadBlock, damaged_ ? "a damaged delta: a block does not decode"
-                                                 : "a damaged delta: another result than encoded");
+      throw;
     }
   }
 

@@ -4,7 +4,8 @@
 // A block without a change has no bytes. Any other has the size of every lane's stream as a varint,
 // and the streams. That of a lane without a change is empty; any other has the number of its sparse
 // changes as a varint, unless all values are dense, and what one coder wrote: the symbols of the
-// dense values, then of every sparse change its gap, its slot and its symbol.
+// dense values, then of every sparse change its gap, its slot and its symbol. If that is nothing at
+// all, a zero byte stands for it.
 #ifndef SLIMGRAD_ARRAYS_CODING_DELTA_BLOCK_H_
 #define SLIMGRAD_ARRAYS_CODING_DELTA_BLOCK_H_
 

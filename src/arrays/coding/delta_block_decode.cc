@@ -33,7 +33,7 @@ bool open_stream(std::span<const std::uint8_t> bytes, WideRansDecoder& decoder,
   if (bytes.size() >= 8) return bytes.size() % 4 == 0 && decoder.load(words);
   std::memcpy(&decoder.state, bytes.data(), bytes.size());
   words.next = words.end;
-  return bytes.empty() || bytes.back() != 0;
+  return bytes.size() <= 1 || bytes.back() != 0;
 }
 
 template <typename Word>
@@ -48,17 +48,13 @@ class BlockDecode {
         scratch_(scratch),
         undo_(undo) {}
 
-  DecodeStatus run(std::span<const std::uint8_t> bytes) {
-    const DecodeStatus status = decode(bytes);
-    if (undo_ != nullptr && !tables_.code.all_dense()) {  // also after an error
-      undo_->positions.resize(num_undo_);
-      undo_->values.resize(num_undo_ * sizeof(Word));
-    }
-    return status;
+  ~BlockDecode() {
+    if (undo_ == nullptr || tables_.code.all_dense()) return;
+    undo_->positions.resize(num_undo_);  // what was changed before an error
+    undo_->values.resize(num_undo_ * sizeof(Word));
   }
 
- private:
-  DecodeStatus decode(std::span<const std::uint8_t> bytes) {
+  DecodeStatus run(std::span<const std::uint8_t> bytes) {
     const DecodeStatus status = open_lanes(bytes);
     if (status != DecodeStatus::kOk) return status;
     const bool all_dense = tables_.code.all_dense();
@@ -78,6 +74,7 @@ class BlockDecode {
     return DecodeStatus::kOk;
   }
 
+ private:
   // Reads the sizes, and finds the dense values and the classes of the lanes that have changes.
   DecodeStatus open_lanes(std::span<const std::uint8_t> bytes) {
     std::array<std::size_t, kMostLanes> sizes;

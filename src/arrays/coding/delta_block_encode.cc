@@ -176,6 +176,7 @@ std::vector<std::uint8_t> code_lane(std::span<const std::uint8_t> base,
   if (!code.all_dense()) front.varint(lane.sparse.size());
   std::vector<std::uint8_t> bytes = front.take();
   bytes.insert(bytes.end(), stream, static_cast<const std::uint8_t*>(buffer + size));
+  if (bytes.empty()) bytes.push_back(0);  // a coder that never left 0; no bytes mean no change
   return bytes;
 }
 

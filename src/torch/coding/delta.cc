@@ -70,6 +70,17 @@ void ask_for_large_pages([[maybe_unused]] std::span<std::uint8_t> fresh) {
 #endif
 }
 
+// What make() returns, a tensor of a shape that a payload names.
+template <typename Make>
+at::Tensor of_named_shape(const Make& make) {
+  try {
+    return make();
+  } catch (const c10::Error&) {
+    throw PayloadError(PayloadErrorCode::kTooLarge,
+                       "[apply_delta] expected a shape and values that fit into memory, got more");
+  }
+}
+
 at::Tensor as_payload(const std::vector<std::uint8_t>& bytes) {
   at::Tensor result =
       at::empty({static_cast<std::int64_t>(bytes.size())}, at::TensorOptions().dtype(at::kByte));
@@ -119,7 +130,7 @@ at::Tensor apply_delta_cpu(const at::Tensor& base, const at::Tensor& payload) {
   const at::Tensor out = at::empty_like(from, from.options());
   ask_for_large_pages(mutable_bytes(out));
   apply_delta(bytes_of_values(from), delta, mutable_bytes(out), all_threads(), Verification::kLast);
-  return out.view(shape);
+  return of_named_shape([&] { return out.view(shape); });
 }
 
 void apply_delta_in_place(const at::Tensor& base, const at::Tensor& payload) {
@@ -187,7 +198,8 @@ std::tuple<DeltaNames, std::vector<at::Tensor>> apply_delta_set(at::TensorList b
   for (const ContainerEntry& entry : set.index.entries) {
     const std::vector<std::int64_t> shape(entry.shape.begin(), entry.shape.end());
     const ConstBytes delta = file.subspan(entry.offset, entry.num_bytes);
-    const at::Tensor out = at::empty(shape, at::TensorOptions().dtype(*file_type(entry.type)));
+    const at::Tensor out = of_named_shape(
+        [&] { return at::empty(shape, at::TensorOptions().dtype(*file_type(entry.type))); });
     ask_for_large_pages(mutable_bytes(out));
     apply_entry(entry, delta, from.find(entry.name), mutable_bytes(out), all_threads());
     if (!is_delta(delta)) others.push_back(delta_tensor(out, "apply_delta", entry.name));

@@ -108,6 +108,22 @@ TEST(Delta, EveryTypeComesBackBitForBit) {
       }
 }
 
+// A table's first symbol leaves a coder at 0, so the last lane, of one value, has nothing to say.
+TEST(Delta, ALaneOfFirstSymbolsComesBack) {
+  for (const delta_format::ValueType& type : delta_format::kValueTypes) {
+    const std::size_t num_values = delta_format::kLaneValues + 1;
+    Pair pair = {std::string(type.name), type.width, Bytes(type.width * num_values), {}};
+    pair.changed = pair.base;
+    for (std::size_t i = 0; i < num_values; ++i)
+      pair.changed[i * type.width] = static_cast<std::uint8_t>(1 + i % 2);
+    const Bytes payload = pair.payload();
+    EXPECT_EQ(apply_delta(pair.base, payload), pair.changed) << type.name;
+    Bytes in_place = pair.base;
+    apply_delta(in_place, payload, in_place);
+    EXPECT_EQ(in_place, pair.changed) << type.name << " in place";
+  }
+}
+
 // Of a million weights with few changes the header, tables, hashes and ends of streams show.
 TEST(Delta, IsCloseToTheEntropyByExponent) {
   const auto over_entropy = [](std::size_t num_values, float step) {
@@ -193,6 +209,25 @@ TEST(Delta, DamageBehindTheChecksumIsUndone) {
       }
     }
     EXPECT_LT(num_harmless, 30u);
+  }
+}
+
+TEST(Delta, WhatTheCallersThreadsThrowIsUndone) {
+  for (const float step : {1e-6f, 1e-2f}) {  // few changes, and all
+    const Pair pair = bfloat16_step(600000, step);
+    const Bytes payload = pair.payload();
+    Bytes in_place = pair.base;
+    int calls = 0;
+    const Parallel fails_late = [&](std::int64_t count,
+                                    const std::function<void(std::int64_t)>& task) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (calls == 1 && i == 2) throw std::bad_alloc();  // the first call is that of the hashes
+        task(i);
+      }
+      ++calls;
+    };
+    EXPECT_THROW(apply_delta(in_place, payload, in_place, fails_late), std::bad_alloc);
+    EXPECT_EQ(in_place, pair.base);
   }
 }
 

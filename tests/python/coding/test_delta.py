@@ -156,6 +156,29 @@ def test_a_shape_that_is_not_that_of_its_bytes_is_a_payload_error():
         sg.apply_delta({"x": base}, FORGED_SHAPE, max_bytes=1000)
 
 
+# Deltas of a tensor without values and of a dict of it, with hashes and checksums that fit. The
+# shape, 2^62 by 2^62 by 0, has strides that no tensor can have.
+FORGED_STRIDES = bytes.fromhex(
+    "8d534744010003808080808080808040808080808080808040007f498d4624c30160d8984701d306aa997f498d4624"
+    "c30160d8984701d306aa99006ac466b6daa08ae2"
+)
+FORGED_STRIDES_SET = bytes.fromhex(
+    "8d53474d010000004ba7f85c02b65bd89768c231541722ac806ac6c17f946e47ee565702affc2320544fa01162b9dd"
+    "118d5347430100000088000000000000008d53475001000401777b226d65746164617461223a6e756c6c2c2274656e"
+    "736f7273223a5b7b226e616d65223a2278222c226474797065223a22463332222c227368617065223a5b3436313136"
+    "38363031383432373338373930342c343631313638363031383432373338373930342c305d2c226279746573223a36"
+    "377d5d7d1cb71bb26a0ecfe2"
+)
+
+
+def test_a_shape_that_no_tensor_has_is_a_payload_error():
+    base = torch.empty(0)
+    with pytest.raises(sg.PayloadError, match="fit into memory"):
+        sg.apply_delta(base, FORGED_STRIDES)
+    with pytest.raises(sg.PayloadError, match="fit into memory"):
+        sg.apply_delta({"x": base}, FORGED_STRIDES_SET + FORGED_STRIDES)
+
+
 def test_types_without_a_code_go_in_dicts():
     x = torch.randn(10, dtype=torch.complex64)
     with pytest.raises(ValueError, match=r"\[delta\] expected .* dict"):
@@ -215,6 +238,12 @@ def test_dicts_are_not_touched_by_a_failure():
         sg.apply_delta(base, payload, max_bytes=100)
 
 
+def test_what_is_no_tensor_in_out_is_replaced():
+    base, new = dicts()
+    out = sg.apply_delta(base, sg.delta(base, new), out={"a": None, "b": 3, "other": "x"})
+    assert set(out) == set(new) and all(same_bits(out[name], new[name]) for name in new)
+
+
 def test_a_missing_tensor_is_another_base():
     base, new = dicts()
     payload = sg.delta(base, new)
@@ -230,6 +259,7 @@ def test_inspect():
     assert len(info["base"]) == 32 and info["base"] != info["result"]
     info = sg.inspect(sg.delta(base, new))
     assert list(info["tensors"]) == list(new) and info["nbytes"] == sg.delta(base, new).numel()
+    assert "base" in info["tensors"]["a"] and "base" not in info["tensors"]["new"]
 
 
 def test_opcheck_and_compile():

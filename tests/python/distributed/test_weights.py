@@ -12,7 +12,10 @@ def steps(rank, world, port, dtype, late):
     join_group(rank, world, port)
     generator = torch.Generator().manual_seed(0)
     master = [0.05 * torch.randn(n, generator=generator) for n in (5000, 300, 1)]
+    master[0] = master[0].view(50, 100)
     tensors = [x.to(dtype) for x in master]
+    if rank == 1:  # in another order in memory
+        tensors[0] = tensors[0].t().contiguous().t()
     base = [x.clone() for x in tensors]
     if late and rank == 1:
         base[1].zero_()
@@ -28,14 +31,17 @@ def steps(rank, world, port, dtype, late):
             sg.distributed.broadcast(tensors, "delta")
             base = [x.clone() for x in tensors]
         for got, old, expected in zip(tensors, base, new, strict=True):
-            assert torch.equal(got.view(torch.uint8), expected.view(torch.uint8))
-            assert torch.equal(old.view(torch.uint8), expected.view(torch.uint8))
+            assert torch.equal(got.float(), expected.float())
+            assert torch.equal(old.float(), expected.float())
     leave_group()
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_every_rank_gets_the_bits(late):
-    run_ranks(steps, (torch.bfloat16, late), world=3)
+@pytest.mark.parametrize(
+    ("dtype", "late"),
+    [(torch.bfloat16, False), (torch.bfloat16, True), (torch.float8_e4m3fn, True)],
+)
+def test_every_rank_gets_the_bits(dtype, late):
+    run_ranks(steps, (dtype, late), world=3)
 
 
 def misused(rank, world, port):
@@ -45,8 +51,22 @@ def misused(rank, world, port):
         with pytest.raises(ValueError, match=r"\[broadcast\] expected base to have the 1 tensors"):
             sg.distributed.broadcast(tensors, "delta")
     else:
-        with pytest.raises(RuntimeError, match="which could not make it"):
+        with pytest.raises(sg.distributed.ExchangeError, match="a rank could not make"):
             sg.distributed.broadcast(tensors, "delta")
+    # Rank 1 is not like the others: they learn of it, and nothing changes on any rank.
+    base = [torch.zeros(4), torch.ones(3)]
+    for mine in (
+        base[:1],
+        [torch.zeros(4), torch.ones(2)],
+        [torch.zeros(4), torch.ones(3, dtype=torch.half)],
+        [torch.zeros(4, dtype=torch.complex128), torch.ones(3)],
+    ):
+        tensors = mine if rank == 1 else [x + (rank == 0) for x in base]
+        before = [x.clone() for x in tensors]
+        error = ValueError if rank == 1 else sg.distributed.ExchangeError
+        with pytest.raises(error, match=r"^\[(broadcast|apply_delta)\] "):
+            sg.distributed.broadcast(tensors, "delta", base=mine if rank == 1 else base)
+        assert all(torch.equal(x, y) for x, y in zip(tensors, before, strict=True))
     with pytest.raises(ValueError, match="with the codec delta only"):
         sg.distributed.broadcast(tensors, "lossless", base=tensors)
     with pytest.raises(ValueError, match="no async_op"):
@@ -55,5 +75,5 @@ def misused(rank, world, port):
     leave_group()
 
 
-def test_a_source_without_a_base_tells_the_others():
-    run_ranks(misused, ())
+def test_a_rank_that_fails_tells_the_others():
+    run_ranks(misused, (), world=3)
