@@ -29,8 +29,13 @@ _LEAST_REDUCTION = 16
 
 
 def hint(size: int | torch.SymInt) -> int:
-    """A size, or what it is in the pass that is compiled; no guard comes of it."""
-    return int(size) if isinstance(size, int) else int(size.node.hint)
+    """A size, or what it is in the pass that is compiled; no guard comes of it. What follows from
+    values is not known then: it counts as 4,096, as in inductor's partitioner."""
+    if isinstance(size, int):
+        return int(size)
+    if size.node.hint is None:
+        return size.node.shape_env.optimization_hint(size.node.expr, fallback=4096)
+    return int(size.node.hint)
 
 
 def num_bytes(value: torch.Tensor) -> int:
