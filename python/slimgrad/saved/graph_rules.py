@@ -18,6 +18,7 @@ KEY = "slimgrad_saved"
 EXCLUDED = "excluded"
 
 REASONS = classes.SavedTensors.reasons()
+LIVE_ANYWAY = (REASONS["leaf"], REASONS["of leaf"])
 
 _CASTS = (torch.ops.prims.convert_element_type.default, torch.ops.aten._to_copy.default)
 # A graph knows of an operation that was decomposed where its parts come from. Of what these read,
@@ -151,8 +152,8 @@ class Reader:
         return list(found)
 
     def how(self) -> str | None:
-        """How its readers are packed, if all say the same: the text of a packer. What is in no
-        module that packs says nothing."""
+        """How its readers are packed, if all say the same: the text of a packer; EXCLUDED if one
+        is. What is in no module that packs says nothing."""
         texts = set()
         waiting = [self.saved]
         while waiting:
@@ -161,6 +162,8 @@ class Reader:
                     waiting.append(user)  # It is the maker's, or the reader's.
                 elif user.op == "call_function":
                     texts.add(user.meta.get("custom", {}).get(KEY))
+        if EXCLUDED in texts:
+            return EXCLUDED
         return texts.pop() if len(texts) == 1 else None
 
     def reason(self) -> str:

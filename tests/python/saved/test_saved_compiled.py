@@ -235,6 +235,26 @@ def test_included_and_excluded_modules():
     assert wrong == ["1.up.weight"]
 
 
+def test_what_an_excluded_module_reads():
+    """Also if others read it. Weights are not counted."""
+
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(64, 64) for _ in range(3))
+
+        def forward(self, x):
+            y = self.a(x).tanh()
+            return self.b(y) + self.c(y)
+
+    torch.manual_seed(0)
+    model = Shared()
+    controller = sg.compress(model, saved=SMALL, exclude="c")
+    step(model, torch.compile(model), torch.randn(16, 64))
+    tally = controller.saved.tally
+    assert tally.left[Left.EXCLUDED] == (1, 16 * 64 * 4) and tally.packed == 0
+
+
 # ---- draws ---------------------------------------------------------------------------------------
 
 
