@@ -158,6 +158,8 @@ class Reader:
         waiting = [self.saved]
         while waiting:
             for user in waiting.pop().users:
+                if user.target is torch.ops.higher_order.invoke_subgraph:
+                    return None  # The graph of a nested region packs what it saves, and tells.
                 if getattr(user.target, "is_view", False) and user not in self._of_gradients:
                     waiting.append(user)  # It is the maker's, or the reader's.
                 elif user.op == "call_function":
