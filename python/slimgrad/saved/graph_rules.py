@@ -181,6 +181,9 @@ class Reader:
                 return REASONS["checkpoint"]
             if node.target is torch.ops.aten.as_strided.default:
                 return REASONS["layout"]
+            # amax, of which no rounded value is the largest: the gradient would be divided by 0.
+            if node.target is torch.ops.aten.eq.Tensor:
+                return REASONS["compared"]
         return ""
 
     def result(self) -> fx.Node | None:

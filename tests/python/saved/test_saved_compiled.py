@@ -176,6 +176,26 @@ def test_tensors_with_inf_come_back_as_they_were():
         torch.testing.assert_close(a[name], b[name], equal_nan=True)
 
 
+def test_what_amax_reads_stays_exact():
+    """Backward asks where it equals the largest value: rounded, nowhere, and divides by that."""
+
+    class Largest(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(32, 64), nn.Linear(1, 8)
+
+        def forward(self, x):
+            return self.b(self.a(x).tanh().amax(-1, keepdim=True))
+
+    torch.manual_seed(0)
+    plain = Largest()
+    model = copy.deepcopy(plain)
+    controller = sg.compress(model, saved=NEAREST)
+    a, b = step(plain, plain, rows()), step(model, torch.compile(model), rows())
+    assert largest_error(a, b) < 1e-5
+    assert controller.saved.tally.left[Left.COMPARED] == (1, 16 * 64 * 4)
+
+
 @torch._inductor.config.patch(fallback_random=True)
 def test_exact_packing_has_masks_as_bits():
     def gradients(saved):
