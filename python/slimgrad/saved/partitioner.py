@@ -220,7 +220,8 @@ class Packing:
             seed.meta["val"] = begin.meta["val"][0]
             return seed
         inputs = graph.find_nodes(op="placeholder")
-        like = next(node for node in inputs if isinstance(node.meta["val"], torch.Tensor))
+        tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
+        like = min(tensors, key=lambda node: not node.meta["val"].is_cpu)  # as the seed is
         with graph.inserting_after(inputs[-1]):
             seed = graph.call_function(ops.draw_saved.default, (like, ""))
         with torch.no_grad():
