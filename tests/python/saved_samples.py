@@ -25,6 +25,7 @@ class Left:
     LOGARITHM = "log-softmax of 16 bits: backward takes its exponential"
     DENSE = "no zeros to leave out"
     SOFTMAX = "read by softmax or log-softmax in a compiled backward pass"
+    COMPARED = "compared for equality in a compiled backward pass, as by amax"
     EXACT_GRAPH = "in a compiled graph, where exact packing has no size of its own"
 
 

@@ -18,6 +18,7 @@ KEY = "slimgrad_saved"
 EXCLUDED = "excluded"
 
 REASONS = classes.SavedTensors.reasons()
+LIVE_ANYWAY = (REASONS["leaf"], REASONS["of leaf"])
 
 _CASTS = (torch.ops.prims.convert_element_type.default, torch.ops.aten._to_copy.default)
 # A graph knows of an operation that was decomposed where its parts come from. Of what these read,
@@ -29,8 +30,13 @@ _LEAST_REDUCTION = 16
 
 
 def hint(size: int | torch.SymInt) -> int:
-    """A size, or what it is in the pass that is compiled; no guard comes of it."""
-    return int(size) if isinstance(size, int) else int(size.node.hint)
+    """A size, or what it is in the pass that is compiled; no guard comes of it. What follows from
+    values is not known then: it counts as 4,096, as in inductor's partitioner."""
+    if isinstance(size, int):
+        return int(size)
+    if size.node.hint is None:
+        return size.node.shape_env.optimization_hint(size.node.expr, fallback=4096)
+    return int(size.node.hint)
 
 
 def num_bytes(value: torch.Tensor) -> int:
@@ -146,16 +152,20 @@ class Reader:
         return list(found)
 
     def how(self) -> str | None:
-        """How its readers are packed, if all say the same: the text of a packer. What is in no
-        module that packs says nothing."""
+        """How its readers are packed, if all say the same: the text of a packer; EXCLUDED if one
+        is. What is in no module that packs says nothing."""
         texts = set()
         waiting = [self.saved]
         while waiting:
             for user in waiting.pop().users:
+                if user.target is torch.ops.higher_order.invoke_subgraph:
+                    return None  # The graph of a nested region packs what it saves, and tells.
                 if getattr(user.target, "is_view", False) and user not in self._of_gradients:
                     waiting.append(user)  # It is the maker's, or the reader's.
                 elif user.op == "call_function":
                     texts.add(user.meta.get("custom", {}).get(KEY))
+        if EXCLUDED in texts:
+            return EXCLUDED
         return texts.pop() if len(texts) == 1 else None
 
     def reason(self) -> str:
@@ -171,6 +181,9 @@ class Reader:
                 return REASONS["checkpoint"]
             if node.target is torch.ops.aten.as_strided.default:
                 return REASONS["layout"]
+            # amax, of which no rounded value is the largest: the gradient would be divided by 0.
+            if node.target is torch.ops.aten.eq.Tensor:
+                return REASONS["compared"]
         return ""
 
     def result(self) -> fx.Node | None:

@@ -22,6 +22,7 @@ from . import graph_rules, graphs
 from .graph_rules import (
     EXCLUDED,
     KEY,
+    LIVE_ANYWAY,
     REASONS,
     Forward,
     Reader,
@@ -150,7 +151,7 @@ class Packing:
         self._output.args = ((*outputs[: self._num_outputs], *kept),)
         for node in unread:
             self._backward.erase_node(self._readers[node.name])
-            if self._rules.reason(node) not in (REASONS["leaf"], REASONS["of leaf"]):
+            if self._rules.reason(node) not in LIVE_ANYWAY:
                 self._count("packed", "not saved", num_bytes(node.meta["val"]), 0)
         for node, why in left.items():
             if node not in unread:
@@ -173,7 +174,8 @@ class Packing:
     def _as_what(self, node: fx.Node, reader: Reader, how: str) -> As | str:
         """Or why it is saved as it is."""
         if how == EXCLUDED:
-            return REASONS["excluded"]
+            why = self._rules.reason(node)
+            return why if why in LIVE_ANYWAY else REASONS["excluded"]
         bits, _, _, min_elements = parse(how)
         value = node.meta["val"]
         if value.dtype == torch.bool and owns_memory(node):
@@ -218,7 +220,8 @@ class Packing:
             seed.meta["val"] = begin.meta["val"][0]
             return seed
         inputs = graph.find_nodes(op="placeholder")
-        like = next(node for node in inputs if isinstance(node.meta["val"], torch.Tensor))
+        tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
+        like = min(tensors, key=lambda node: not node.meta["val"].is_cpu)  # as the seed is
         with graph.inserting_after(inputs[-1]):
             seed = graph.call_function(ops.draw_saved.default, (like, ""))
         with torch.no_grad():
@@ -246,7 +249,7 @@ class Packing:
         return words
 
     def _count(self, what: str, name: str, plain: int, now: int) -> None:
-        if name in (REASONS["leaf"], REASONS["of leaf"]):
+        if name in LIVE_ANYWAY:
             return
         for field, number in (("tensors", 1), ("plain", plain), ("now", now)):
             self._tally[what, name, field] += number

@@ -86,21 +86,19 @@ def _naming_layers(model: nn.Module, count: Any) -> Iterator[None]:
     handles = []
     # What is inside of a Stepwise runs for the plain model alone; what torch.compile has compiled
     # is one part, and would trace hooks.
-    wrapping = ""
+    wrapping = None
     for name, module in model.named_modules():
-        if wrapping and name.startswith(wrapping):
+        if wrapping is not None and name.startswith(wrapping):
             continue
+        wrapping = name and f"{name}."
         if module._compiled_call_impl is not None:
-            if not name:
-                break
-            wrapping = f"{name}."
             continue
         handles.append(
             module.register_forward_pre_hook(lambda *_, name=name: count.begin_part(name))
         )
         handles.append(module.register_forward_hook(leave, always_call=True))
-        is_one = isinstance(module, Stepwise) or type(module).__name__ == "OptimizedModule"
-        wrapping = f"{name}." if is_one else ""
+        if not isinstance(module, Stepwise) and type(module).__name__ != "OptimizedModule":
+            wrapping = None
     try:
         yield
     finally:

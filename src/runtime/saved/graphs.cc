@@ -149,6 +149,9 @@ SavedTally parse_graph_tally(std::string_view text, const char* op) {
 
 TORCH_LIBRARY_IMPL(slimgrad, CPU, m) {
   m.impl("begin_saved_", torch_ops::ValueErrors<&begin_saved>::call);
+}
+// In a graph on a device, too, which packs nothing and tells what it saves.
+TORCH_LIBRARY_IMPL(slimgrad, CompositeExplicitAutograd, m) {
   m.impl("draw_saved", torch_ops::ValueErrors<&draw_saved>::call);
 }
 TORCH_LIBRARY_IMPL(slimgrad, Meta, m) {

@@ -89,6 +89,7 @@ c10::Dict<std::string, std::string> reasons_in_graphs() {
            {"excluded", left::kExcluded},
            {"softmax", left::kSoftmax},
            {"layout", left::kLayout},
+           {"compared", left::kCompared},
            {"exact", left::kExactGraph}})
     reasons.insert(name, std::string(why));
   return reasons;

@@ -39,6 +39,7 @@ constexpr Reason kExactDevice =
 // In graphs of torch.compile, where who reads a tensor is known.
 constexpr Reason kSoftmax = "read by softmax or log-softmax in a compiled backward pass";
 constexpr Reason kLayout = "read with strides of its own in a compiled backward pass";
+constexpr Reason kCompared = "compared for equality in a compiled backward pass, as by amax";
 constexpr Reason kExactGraph = "in a compiled graph, where exact packing has no size of its own";
 }  // namespace left
 

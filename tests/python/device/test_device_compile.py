@@ -72,6 +72,12 @@ def layers():
     return model
 
 
+def test_a_graph_on_cuda_tells_what_it_saves():
+    """By an op that draws on the CPU: such a graph packs nothing."""
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    assert has_kernel("slimgrad::draw_saved", "CUDA")
+
+
 def test_no_graph_break():
     """One graph on the device, with the gradients that it has without torch.compile."""
     import testdevice

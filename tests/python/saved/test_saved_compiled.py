@@ -176,6 +176,26 @@ def test_tensors_with_inf_come_back_as_they_were():
         torch.testing.assert_close(a[name], b[name], equal_nan=True)
 
 
+def test_what_amax_reads_stays_exact():
+    """Backward asks where it equals the largest value: rounded, nowhere, and divides by that."""
+
+    class Largest(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(32, 64), nn.Linear(1, 8)
+
+        def forward(self, x):
+            return self.b(self.a(x).tanh().amax(-1, keepdim=True))
+
+    torch.manual_seed(0)
+    plain = Largest()
+    model = copy.deepcopy(plain)
+    controller = sg.compress(model, saved=NEAREST)
+    a, b = step(plain, plain, rows()), step(model, torch.compile(model), rows())
+    assert largest_error(a, b) < 1e-5
+    assert controller.saved.tally.left[Left.COMPARED] == (1, 16 * 64 * 4)
+
+
 @torch._inductor.config.patch(fallback_random=True)
 def test_exact_packing_has_masks_as_bits():
     def gradients(saved):
@@ -233,6 +253,26 @@ def test_included_and_excluded_modules():
     assert controller.saved.tally.packed == 1
     wrong = [k for k in b if ((b[k] - exact[k]).norm() / exact[k].norm().clamp(min=1e-3)) > 1e-4]
     assert wrong == ["1.up.weight"]
+
+
+def test_what_an_excluded_module_reads():
+    """Also if others read it. Weights are not counted."""
+
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(64, 64) for _ in range(3))
+
+        def forward(self, x):
+            y = self.a(x).tanh()
+            return self.b(y) + self.c(y)
+
+    torch.manual_seed(0)
+    model = Shared()
+    controller = sg.compress(model, saved=SMALL, exclude="c")
+    step(model, torch.compile(model), torch.randn(16, 64))
+    tally = controller.saved.tally
+    assert tally.left[Left.EXCLUDED] == (1, 16 * 64 * 4) and tally.packed == 0
 
 
 # ---- draws ---------------------------------------------------------------------------------------
@@ -370,6 +410,67 @@ def test_dynamic_shapes():
         exact, b = (step(m, f, tokens(batch=batch)) for m, f in ((plain, plain), (model, forward)))
         assert 1e-3 < largest_error(exact, b) < 0.1
     assert controller.saved.tally.packed >= 8
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_sizes_that_follow_from_values():
+    class Chosen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(32, 64), nn.Linear(64, 64), nn.Linear(64, 8)
+
+        def forward(self, x):
+            y = self.a(x)
+            chosen = (x[:, 0] > 0).nonzero()[:, 0]
+            return self.c(y.index_add(0, chosen, self.b(y[chosen].tanh())))
+
+    torch.manual_seed(0)
+    plain = Chosen()
+    model = copy.deepcopy(plain)
+    controller = sg.compress(model, saved=SMALL, seed=1)
+    forward = torch.compile(model, fullgraph=True)
+    for seed in (1, 2):
+        exact, b = step(plain, plain, rows(seed)), step(model, forward, rows(seed))
+        assert 1e-4 < largest_error(exact, b) < 0.05
+    tally = controller.saved.tally
+    assert tally.packed >= 2 and tally.bytes < 0.3 * tally.plain_bytes
+
+
+def test_nested_regions():
+    """The graph of a region packs what it saves: it is not packed again around it."""
+    run = torch.compiler.nested_compile_region(lambda layer, x: layer(x))
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([Block() for _ in range(3)])  # Two are inlined.
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = run(layer, x)
+            return x
+
+    torch.manual_seed(0)
+    plain = Outer()
+    model = copy.deepcopy(plain)
+    controller = sg.compress(model, saved=SMALL, seed=1)
+    forward = torch.compile(model, fullgraph=True)
+    exact, b = step(plain, plain, tokens()), step(model, forward, tokens())
+    assert 1e-4 < largest_error(exact, b) < 0.05
+    assert not same(b, step(model, forward, tokens()))
+    tally = controller.saved.tally
+    assert tally.packed >= 8 and tally.bytes < 0.3 * tally.plain_bytes
+    assert Left.TYPE not in tally.left  # words
+    counted = sg.saved_bytes(forward, (tokens(),))
+    assert counted.total == tally.bytes + tally.left_bytes
+
+
+def test_saved_bytes_before_the_first_pass():
+    """Layers are not named where torch.compile would trace what names them."""
+    model = chain()
+    sg.compress(model, saved=SMALL, seed=1)
+    counted = sg.saved_bytes(torch.compile(model, fullgraph=True), (rows(),))
+    assert list(counted.by_layer) == [""] and counted.total < counted.plain
 
 
 def test_autocast():
