@@ -99,7 +99,8 @@ class DiLoCo {
   // took up, shared ones. Throws ExchangeError.
   bool step();
   // Ends all rounds now: ranks have the same weights afterwards, to the bit. For the end of
-  // training, and before all ranks are to have one model.
+  // training, and before all ranks are to have one model. What was exchanged after the last step
+  // is not exchanged again.
   void synchronize();
 
   // step() in parts, for callers that do not want to block: begin_step(), wait_for() until it

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .._library import classes
-from .._support import in_the_name_of
+from .._support import counter, in_the_name_of
 from ..tensors.coding import bytes_of, checked
 
 # The names that Codec.parse knows, beside formats such as "1-4-3". "float32" is torch's own
@@ -107,9 +107,11 @@ class Codec:
         return {"calls": self._coder().num_calls(), "residuals": self._coder().residuals()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        op = "Codec.load_state_dict"
         if not isinstance(state, Mapping) or {*state} != {"calls", "residuals"}:
-            raise ValueError("[Codec.load_state_dict] expected a state of Codec.state_dict")
-        self._coder().load_state(state["calls"], list(state["residuals"]))
+            raise ValueError(f"[{op}] expected a state of Codec.state_dict")
+        residuals = _listed(state["residuals"], op)
+        self._coder().load_state(counter(state["calls"], op, "calls"), residuals)
 
     def _coder(self):
         """The library's, with the state; made when it is first asked for."""

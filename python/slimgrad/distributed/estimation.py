@@ -174,10 +174,16 @@ class Estimate:
             bits = 8 * speed.bytes_per_value if speed else {"float32": 32, "fp16": 16}[row.name]
             shown = f" {4e-9 / speed.encode:8.2f} {4e-9 / speed.decode:8.2f}" if speed else " " * 18
             faster = unit / row.seconds if row.seconds else 1.0
-            line = f"{row.name:<12} {bits:7.2f}{shown} {row.sent / 1e6:8.2f} {row.seconds:9.4f}"
+            sent, seconds = _digits(row.sent / 1e6, 2), _digits(row.seconds, 4)
+            line = f"{row.name:<12} {bits:7.2f}{shown} {sent:>8} {seconds:>9}"
             line += f" {faster:7.2f} {_below(row.pays_below):>12} {_below(row.pays_below_fp16):>12}"
             lines.append(line.rstrip())
         return "\n".join([*lines, self.verdict])
+
+
+def _digits(number: float, decimals: int) -> str:
+    """With so many decimals; small ones, as those of a round over its steps, with two digits."""
+    return f"{number:.{decimals}f}" if number >= 10**-decimals else f"{number:.2g}"
 
 
 def _every(value: Any) -> int:

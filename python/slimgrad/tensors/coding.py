@@ -250,7 +250,8 @@ def inspect(payload: Payload) -> dict:
         # No bits: as many levels as it takes.
         info |= {"bits": bits or None, "scale": scale, "model": model}
         if laws[3]:
-            rate = 8 * num_bytes / torch.Size(shape).numel()
+            values = torch.Size(shape).numel()
+            rate = 8 * num_bytes / values if values else 0.0
             info |= {"rate": rate, "rate_asked": laws[3], "rate_reached": bool(reached)}
         if model != "counted":
             info |= {"model_shape": laws[0], "model_scale": laws[1]}

@@ -50,8 +50,10 @@ std::optional<int> parse_k(std::string_view name) {
 }
 
 std::string rate_name(double rate) {
-  std::array<char, 32> digits;
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), rate).ptr;
+  std::array<char, 400> digits;  // enough for any number up to 16
+  const auto end =
+      std::to_chars(digits.data(), digits.data() + digits.size(), rate, std::chars_format::fixed)
+          .ptr;
   return std::string(kRate) + std::string(digits.data(), end);
 }
 

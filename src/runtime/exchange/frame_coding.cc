@@ -59,8 +59,9 @@ std::size_t encode_piece(const TensorView& view, const EncodeOptions& options,
 }
 
 void prune_piece(const Piece& piece, const Codec& codec, std::uint64_t seed) {
-  const double found =
-      threshold(measure(piece.values), codec.sparsity, ThresholdMethod::kEmpirical).value;
+  const TensorStats stats = measure(piece.values);
+  if (stats.num_finite() == 0) return;
+  const double found = threshold(stats, codec.sparsity, ThresholdMethod::kEmpirical).value;
   if (found > 0)
     torch_ops::apply_cpu("all_reduce", {.threshold = found, .seed = derive_seed(seed, {piece.key})},
                          piece.values, piece.values);

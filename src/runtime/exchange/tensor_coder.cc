@@ -75,7 +75,8 @@ at::Tensor TensorCoder::encode(const Tensors& tensors) {
                                                   torch_ops::mutable_elements<std::uint8_t>(room));
   ++num_calls_;
   if (feeds_back) {
-    for (std::size_t i = 0; i < flat.size(); ++i) wanted[i].sub_(flat[i]);
+    // NaN and Inf travel as they are: nothing of them is left to send.
+    for (std::size_t i = 0; i < flat.size(); ++i) wanted[i].sub_(flat[i]).nan_to_num_(0, 0, 0);
     residuals_ = std::move(wanted);
   }
   return room.slice(0, 0, static_cast<std::int64_t>(size)).clone();

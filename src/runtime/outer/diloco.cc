@@ -137,6 +137,7 @@ void DiLoCo::Rounds::begin(std::size_t fragment, std::int64_t due) {
     fail(cause);
   }
   ++num_begun;
+  begun_after[fragment] = num_steps;
   under_way.push_back(std::move(round));
 }
 
@@ -176,11 +177,13 @@ DiLoCo::DiLoCo(std::shared_ptr<Exchange> exchange, DiLoCoTensors tensors,
   for (const SharedTensor& one : shared) copies.push_back(one.shared);
   exchange->broadcast(copies, Codec::parse("lossless"))->wait();
   for (const SharedTensor& one : shared) one.take_up(at::Tensor());
+  std::vector<std::int64_t> begun_after(fragments.size(), -1);
   rounds_ = std::make_unique<Rounds>(Rounds{.exchange = std::move(exchange),
                                             .inner = std::move(inner),
                                             .options = options,
                                             .tensors = std::move(shared),
-                                            .fragments = std::move(fragments)});
+                                            .fragments = std::move(fragments),
+                                            .begun_after = std::move(begun_after)});
 }
 
 DiLoCo::~DiLoCo() = default;
@@ -221,7 +224,10 @@ void DiLoCo::begin_last() {
 void DiLoCo::begin_all() {
   rounds_->check_good();
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < rounds_->fragments.size(); ++i) rounds_->begin(i, rounds_->num_steps);
+  // What was exchanged after the last step has gone no distance: another round of it would be
+  // momentum alone.
+  for (std::size_t i = 0; i < rounds_->fragments.size(); ++i)
+    if (rounds_->begun_after[i] != rounds_->num_steps) rounds_->begin(i, rounds_->num_steps);
 }
 
 bool DiLoCo::wait_for(std::chrono::milliseconds time) {

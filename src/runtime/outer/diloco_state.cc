@@ -4,7 +4,8 @@
 //   shared/NAME                                        of parameters and buffers, float32
 //   momentum/NAME, residual/NAME                       where there are some
 //   K/due, K/fragment, K/mean/NAME, ...                of a state of `own`: the K-th round under
-//   way
+//                                                      way, and after which step rounds of
+//   begun after/I of N                                 fragment I of N began last
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
@@ -29,6 +30,10 @@ constexpr std::int64_t kMostCounted = std::int64_t{1} << 48;
 
 std::string numbered(std::size_t number, const std::string& field) {
   return std::to_string(number) + "/" + field;
+}
+
+std::string begun_name(std::size_t fragment, std::size_t of) {
+  return "begun after/" + std::to_string(fragment) + " of " + std::to_string(of);
 }
 
 // Reads entries, and says what is wrong with one.
@@ -106,6 +111,8 @@ DiLoCo::State DiLoCo::Rounds::state_dict(bool own) const {
   }
   if (!own) return state;
   check_good();
+  for (std::size_t i = 0; i < fragments.size(); ++i)
+    if (begun_after[i] >= 0) add_number(begun_name(i, fragments.size()), begun_after[i]);
   add_number("under way", static_cast<std::int64_t>(under_way.size()));
   for (std::size_t number = 0; number < under_way.size(); ++number) {
     const Round& round = under_way[number];
@@ -130,7 +137,8 @@ void DiLoCo::Rounds::load_state_dict(const State& state) {
                 .inner = inner,
                 .options = options,
                 .tensors = tensors,
-                .fragments = fragments};
+                .fragments = fragments,
+                .begun_after = std::vector<std::int64_t>(fragments.size(), -1)};
   bool own = false;
   outer::check_agreement(*exchange, kLoad, [&]() -> outer::Settings {
     const std::int64_t saved_version = reader.number("version");
@@ -159,6 +167,11 @@ void DiLoCo::Rounds::load_state_dict(const State& state) {
       one.shared = reader.values("shared/" + one.name, one.shared);
       one.momentum = values_or("momentum/" + one.name, one.momentum, true);
       one.residual = values_or("residual/" + one.name, one.residual, is_own_rank);
+    }
+    for (std::size_t i = 0; i < fragments.size(); ++i) {
+      const std::string name = begun_name(i, fragments.size());
+      if (!own) loaded.begun_after[i] = loaded.num_steps;  // the model takes up shared values
+      if (own && reader.has(name)) loaded.begun_after[i] = reader.number(name);
     }
     const std::int64_t num_rounds = own ? reader.number("under way") : 0;
     check(num_rounds <= static_cast<std::int64_t>(fragments.size()), kLoad,

@@ -42,6 +42,7 @@ struct DiLoCo::Rounds {
   std::vector<std::vector<std::size_t>> fragments;
 
   std::vector<outer::Round> under_way = {};  // in the order in which they began
+  std::vector<std::int64_t> begun_after;     // the step, by fragments; -1: unknown
   std::int64_t num_steps = 0;
   std::int64_t num_begun = 0;  // numbers the draws of exchanges
   std::int64_t num_applied = 0;

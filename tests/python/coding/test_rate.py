@@ -108,6 +108,8 @@ def test_max_error_holds(rounding):
 def test_what_has_no_such_payload_says_so():
     info = sg.inspect(sg.encode(torch.zeros(100_000), "uniform", rate=2))
     assert info["rate_reached"] is False and info["rate_asked"] == 2 and info["rate"] < 0.1
+    info = sg.inspect(sg.encode(torch.zeros(0), "uniform", rate=2))
+    assert info["rate_reached"] is False and info["rate"] == 0
 
 
 @pytest.mark.parametrize(

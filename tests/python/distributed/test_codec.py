@@ -32,6 +32,7 @@ def test_a_rate_is_a_codec():
         codec = Codec.parse(name)
         assert (codec.kind, codec.rate, codec.name) == ("uniform", rate, name)
     assert Codec.parse("rate2.50").name == "rate2.5"
+    assert Codec.parse(Codec.parse("rate0.0001").name).rate == 0.0001
     assert Codec(rate=2) == Codec.parse("rate2") != Codec.parse("uniform8")
     for name in ("rate", "rate0", "rate17", "rate-1", "rate1e1", "ratex", "rate2 "):
         with pytest.raises(ValueError, match=r"\[Codec\] expected"):

@@ -1,6 +1,7 @@
 """Codec.encode and Codec.decode: tensors as bytes for transports of other programs."""
 
 import copy
+import math
 import pickle
 
 import pytest
@@ -58,6 +59,26 @@ def test_error_feedback_sends_what_was_lost():
     assert float((arrived / 50 - x).norm() / x.norm()) < 0.1
 
 
+@pytest.mark.parametrize("name", ["topk", "fp4", "rate2"])
+def test_error_feedback_forgets_nan_and_inf(name):
+    codec, x = Codec.parse(name, error_feedback=True, rounding="nearest"), tensors()["weight"]
+    codec.encode(x)
+    broken = x.clone()
+    broken[0, :3] = torch.tensor([math.inf, -math.inf, math.nan])
+    arrived = codec.decode(codec.encode(broken), like=x)
+    assert torch.equal(arrived[0, :2], broken[0, :2]) and bool(arrived[0, 2].isnan())
+    assert bool(codec.state_dict()["residuals"][0].isfinite().all())
+    assert bool(codec.decode(codec.encode(x), like=x).isfinite().all())
+
+
+@pytest.mark.parametrize("name", sg.distributed.CODECS)
+def test_nothing_but_nan_and_nothing_at_all(name):
+    for x in (torch.full((5000,), math.nan), torch.zeros(0), torch.zeros(0, 3).bfloat16()):
+        codec = Codec.parse(name, min_elements=0)
+        back = codec.decode(codec.encode(x), like=x)
+        assert back.shape == x.shape and bool(back.isnan().all())
+
+
 def test_calls_draw_anew_and_state_resumes():
     x = tensors()["weight"]
     codec, other = Codec.parse("rate2", seed=3), Codec.parse("rate2", seed=4)
@@ -111,3 +132,8 @@ def test_misuse_is_refused():
         codec.decode(3, like=[torch.ones(5000)])
     with pytest.raises(ValueError, match=r"\[Codec.load_state_dict\] expected a state"):
         codec.load_state_dict({})
+    for calls in ("a", -1, True, 2**70):
+        with pytest.raises(ValueError, match=r"\[Codec.load_state_dict\] expected calls to be"):
+            codec.load_state_dict({"calls": calls, "residuals": []})
+    with pytest.raises(TypeError, match=r"\[Codec.load_state_dict\] expected .* list"):
+        codec.load_state_dict({"calls": 0, "residuals": [1]})

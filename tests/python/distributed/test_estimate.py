@@ -43,6 +43,9 @@ def test_a_round_is_shared_by_its_steps():
     assert found.row("fp16").seconds == one.row("fp16").seconds
     assert "codecs exchange every 50 steps" in str(found)
     assert found.at(ranks=4).workload.every == 50
+    rare = str(Estimate(replace(one.workload, every=10**6), 2, one.link, one.gradients))
+    quick = next(line for line in rare.splitlines() if line.startswith("quick")).split()
+    assert [float(x) for x in quick[4:6]] == [5e-6, float(f"{one.row('quick').seconds / 1e6:.2g}")]
     with pytest.raises(ValueError, match="expected every to be a positive integer, got 0"):
         sg.distributed.estimate([torch.ones(10)], 1e9, every=0)
 

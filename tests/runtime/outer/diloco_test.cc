@@ -220,10 +220,44 @@ TEST(DiLoCo, FragmentsTakeTurns) {
         EXPECT_FALSE(at::equal(state.at("shared/a.weight"), model.weight));
         EXPECT_TRUE(at::equal(state.at("shared/b.weight"), model.other));
         diloco.synchronize();
-        EXPECT_EQ(diloco.num_rounds(), 6);
+        EXPECT_EQ(diloco.num_rounds(), 5);
         const DiLoCo::State last = diloco.state_dict();
         EXPECT_TRUE(at::equal(last.at("shared/a.weight"), model.weight));
       });
+}
+
+// Where nothing was trained since a round there is no distance, and momentum alone moves nothing.
+TEST(DiLoCo, SynchronizeAfterARoundChangesNothing) {
+  for (const std::int64_t overlap : {0, 1}) {
+    std::vector<DiLoCo::State> saved(2);
+    const DiLoCoOptions options = options_of("fp4", 4, 2, overlap);
+    const auto expect_no_change = [](const Model& model, DiLoCo& diloco) {
+      const std::vector<at::Tensor> before = model.copies();
+      const std::int64_t rounds = diloco.num_rounds();
+      diloco.synchronize();
+      EXPECT_TRUE(equal(model.copies(), before));
+      EXPECT_EQ(diloco.num_rounds(), rounds);
+    };
+    run_models(2, network(), options, [&](int rank, const Model& model, DiLoCo& diloco) {
+      for (int step = 0; step < 5; ++step) diloco.step();
+      diloco.synchronize();
+      expect_no_change(model, diloco);
+      const DiLoCo::State own = diloco.state_dict(true), shared = diloco.state_dict();
+      diloco.load_state_dict(own);
+      expect_no_change(model, diloco);
+      diloco.step();
+      diloco.load_state_dict(shared);
+      expect_no_change(model, diloco);
+      saved[static_cast<std::size_t>(rank)] = own;
+    });
+    // Other fragments: what was exchanged last is not known.
+    run_models(2, network(), options_of("fp4", 4), [&](int rank, const Model&, DiLoCo& diloco) {
+      diloco.load_state_dict(saved[static_cast<std::size_t>(rank)]);
+      const std::int64_t rounds = diloco.num_rounds();
+      diloco.synchronize();
+      EXPECT_EQ(diloco.num_rounds(), rounds + 1);
+    });
+  }
 }
 
 // What is trained while an exchange is under way counts once: in the weights at once, and in the
