@@ -286,6 +286,23 @@ def test_sparse_products_are_dense_products_of_a_pruned_gradient(device):
     assert testdevice.counts()["waits"] == testdevice.counts()["copies_to_host"] == 0
 
 
+def test_a_product_that_is_set_to_be_dense_is_exact(device):
+    plain, control = network(device, gradients=sg.Prune(weight=0.9))
+    control.remove()
+    model, control = network(device, gradients=sg.Prune(weight=0.9, input=0.5))
+    exact = step(plain, device)
+    assert not any(map(torch.equal, step(model, device), exact))
+    control.set_way("dense")
+    assert all(map(torch.equal, step(model, device), exact))
+    assert not any(row["compressed"] for row in control.report().values())
+    x = gradient((32, 64), 1).to(device)
+    y = model(x)
+    with testdevice.strict():
+        y.backward(torch.ones_like(y))
+    control.set_way("auto")
+    assert not any(map(torch.equal, step(model, device), exact))
+
+
 def test_gates_in_graphs(device):
     """One graph on the device, with the gradients that it has without torch.compile."""
     x = gradient((32, 64), 1)
