@@ -303,6 +303,19 @@ def test_a_product_that_is_set_to_be_dense_is_exact(device):
     assert not any(map(torch.equal, step(model, device), exact))
 
 
+def test_products_that_are_not_pruned_any_more_are_not_reported(device):
+    reported = []
+    for where in ("cpu", device):
+        model, control = network(where, gradients=sg.Prune(weight=0.9, input=0.5))
+        step(model, where)
+        reported.append([])
+        for sparsity, product in ((0.0, "weight"), (0.0, None), (0.6, None)):
+            control.set_sparsity(sparsity, product=product)
+            step(model, where)
+            reported[-1].append([*control.report()])
+    assert reported[0] == reported[1] and [len(names) for names in reported[0]] == [3, 0, 6]
+
+
 def test_gates_in_graphs(device):
     """One graph on the device, with the gradients that it has without torch.compile."""
     x = gradient((32, 64), 1)
