@@ -2,6 +2,9 @@
 
 tests/device compares the kernels with the CPU's gate; here they are called as users call them."""
 
+from collections import Counter
+from contextlib import nullcontext
+
 import pytest
 import testdevice
 import torch
@@ -10,6 +13,7 @@ from torch import nn
 
 import slimgrad as sg
 from slimgrad.compression.gate import GradientGate
+from slimgrad.doctor.device_test import recorded
 
 ops = torch.ops.slimgrad
 
@@ -162,11 +166,17 @@ def layer(device):
     return encoder.to(device), torch.randn(8, 64, 32).to(device)
 
 
+# What a backward pass launches for them: kernels of gates, and of activations.
+GATES_OF = {block: 2, layer: 6}
+ACTIVATIONS_OF = {block: {"step_backward1": 2}, layer: {"step_backward3": 1}}
+KERNELS_OF_A_GATE = ("gate_see", "gate_decide", "gate_apply", "gate_compare")
+
+
 @pytest.mark.parametrize("saved", [None, 4])
 @pytest.mark.parametrize("model", [block, layer])
-def test_a_backward_pass_waits_for_nothing(device, model, saved):
+def test_a_step_waits_for_nothing(device, model, saved):
     """Gates, few-bit activations and packed tensors: no wait, no copy to the host, and nothing of
-    ours that the CPU does instead."""
+    ours that the CPU or ATen's operators do instead."""
     results = []
     for where in ("cpu", device):
         module, x = model(where)
@@ -180,20 +190,23 @@ def test_a_backward_pass_waits_for_nothing(device, model, saved):
             **options,
         )
         x.requires_grad_()
-        for _ in range(2):  # the first step brings states, loads kernels
+        for call in range(2):  # the first step brings states, loads kernels
             module.zero_grad()
-            y = module(x)
-            g = torch.ones_like(y) / y.numel()
             testdevice.reset()
-            if where == "cpu":
-                y.backward(g)
-                continue
-            with testdevice.strict():
-                y.backward(g)
-        counts = testdevice.counts()
+            is_strict = call == 1 and where == device
+            with recorded() as launches, testdevice.strict() if is_strict else nullcontext():
+                y = module(x)
+                y.backward(torch.ones_like(y) / y.numel())
+                counts = testdevice.counts()
         results.append([p.grad.cpu() for p in module.parameters()])
-    assert counts["kernels"] > KERNELS and counts["waits"] == counts["copies_to_host"] == 0
-    assert all(name.startswith("aten::") for name in testdevice.fallback_names())
+    assert counts["waits"] == counts["copies_to_host"] == 0
+    names = [name.removeprefix("slimgrad_").removesuffix("_f32") for name, *_ in launches]
+    launched = {name: count for name, count in Counter(names).items() if "codes" not in name}
+    packed, unpacked = launched.pop("pack_saved4", 0), launched.pop("unpack_saved4", 0)
+    assert (packed > 0) == (unpacked > 0) == (saved == 4)
+    assert launched == dict.fromkeys(KERNELS_OF_A_GATE, GATES_OF[model]) | ACTIVATIONS_OF[model]
+    # Beside these, fills of memory: one for a gate and one for a packed tensor.
+    assert counts["kernels"] == len(names) + GATES_OF[model] + packed
     if model is block:  # torch's own attention has other bits on the test device
         assert all(map(torch.equal, *results))
 
