@@ -9,13 +9,16 @@
 // gives one run, whatever else the machine does. time_sparse_ways() asks the clock instead, and
 // set_sparse_ways() takes the user's word.
 //
-// The state is in five tensors on the CPU that the caller owns and may save; backward writes them.
+// The state is in five tensors that the caller owns and may save; backward writes them. They are on
+// the CPU, but plans and statistics may follow gradients to a device that plans by itself.
 // Two threads may run backward through one layer, as through one gate (gradient_gate.h). Double
 // backward throws.
 //
 // Tensors on the CPU of float32, bfloat16 or float16 are multiplied sparsely, with sums in float32;
-// others densely. Images may have their channels last or first. Draws are numbered in the order of
-// the gradient's memory: the same run in the other layout draws differently, each reproducibly.
+// others densely and exactly, but for a device with kernels: there the gradient is pruned as it was
+// asked for, unless the way is kDense, and then multiplied densely. Images may have their channels
+// last or first. Draws are numbered in the order of the gradient's memory: the same run in the
+// other layout draws differently, each reproducibly.
 #ifndef SLIMGRAD_SPARSE_LAYERS_H_
 #define SLIMGRAD_SPARSE_LAYERS_H_
 

@@ -191,6 +191,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     TORCH_CHECK(!is_strict, "testdevice: a copy to the host");
     if (!non_blocking) count_wait("a copy to the host");
   }
+  if (from.is_cpu() && !to.is_cpu() && !non_blocking) count_wait("a copy from the host");
   const Opened opened;
   on_host(to).copy_(on_host(from));
   return to;

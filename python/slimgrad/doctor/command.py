@@ -115,7 +115,7 @@ def _device(name: str) -> torch.device | str:
     """The device, or what is wrong with it."""
     try:
         device = torch.device(name)
-        if device.type == "cpu":
+        if device.type in ("cpu", "meta"):
             return f"[doctor] expected a device with kernels of its own, got {name}"
         return torch.empty(1, device=device).device
     except (RuntimeError, AssertionError) as error:

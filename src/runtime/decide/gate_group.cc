@@ -162,10 +162,14 @@ void GateGroup::refresh() {
 }
 
 void GateGroup::set_sparsity(double sparsity, std::string_view product) {
-  for (const Gate& gate : gates_)
-    if (product.empty() || gate.is_input == (product == "input"))
-      change_gate(gate.plan, "set_sparsity",
-                  [&](GateState& state) { slimgrad::set_sparsity(state, sparsity); });
+  constexpr const char* kOp = "set_sparsity";
+  for (const Gate& gate : gates_) {
+    if (!product.empty() && gate.is_input != (product == "input")) continue;
+    change_gate(gate.plan, kOp, [&](GateState& state) { slimgrad::set_sparsity(state, sparsity); });
+    // For counts().
+    if (gate.layer && sparsity == 0)
+      torch_ops::bring_state_to(c10::kCPU, gate.plan, gate.stats, kOp);
+  }
 }
 
 void GateGroup::set_ways(SparseWay way, std::string_view product) {

@@ -106,6 +106,7 @@ struct DeviceExchange::Status {
   JobPtr job;
   at::Tensor expected, received;  // headers, on the host
   c10::Event is_done;
+  std::string error;  // guarded by the exchange's mutex; empty: none
 };
 
 // The shard as codes. What rounding loses goes to residuals, in units of the sum.
@@ -290,8 +291,12 @@ at::Tensor DeviceExchange::exchange(const Group& group, Job& job, const at::Tens
 std::function<void()> DeviceExchange::start(const Group& group, const JobPtr& job,
                                             std::uint64_t number) {
   look();
-  if (!error_.empty())
-    throw ExchangeError("[" + job->op + "] an exchange of this group has failed before: " + error_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!error_.empty())
+      throw ExchangeError("[" + job->op +
+                          "] an exchange of this group has failed before: " + error_);
+  }
   const at::NoGradGuard no_grad;
   const c10::impl::VirtualGuardImpl streams(job->device.type());
   if (!stream_ || stream_->device() != job->device)
@@ -314,7 +319,7 @@ std::function<void()> DeviceExchange::start(const Group& group, const JobPtr& jo
                     received.options().device(at::kCPU).pinned_memory(job->device.is_cuda()));
       status->received.copy_(received, true);
     } catch (const Fault& fault) {
-      fail(group, *job, fault);
+      fail(*status, fault);
     }
     status->is_done.record(*stream_);
   }
@@ -327,6 +332,8 @@ std::function<void()> DeviceExchange::start(const Group& group, const JobPtr& jo
     const c10::Device device = status->job->device;
     status->is_done.block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     self->look();
+    const std::lock_guard lock(self->mutex_);  // another look may have found it
+    if (!status->error.empty()) throw ExchangeError(status->error);
   };
 }
 
@@ -341,7 +348,7 @@ void DeviceExchange::look() {
       status = open_.front();
       open_.pop_front();
     }
-    if (const auto fault = fault_in(*status)) fail(status->group, *status->job, *fault);
+    if (const auto fault = fault_in(*status)) fail(*status, *fault);
   }
 }
 
@@ -368,13 +375,15 @@ std::string DeviceExchange::words_of(const Group& group, const Job& job,
   return "rank " + std::to_string(rank) + " stopped: [" + job.op + "] " + text;
 }
 
-void DeviceExchange::fail(const Group& group, const Job& job, const Fault& fault) {
+void DeviceExchange::fail(Status& status, const Fault& fault) {
   // A rank that is gone may have had a reason, which it or another one writes to the store first.
   if (fault.is_loss) std::this_thread::sleep_for(kTimeForReasons);
+  const Job& job = *status.job;
   const std::string own = fault.is_report ? fault.text : "[" + job.op + "] " + fault.text;
-  const std::string told = fault.is_report ? own : words_of(group, job, fault.text);
-  const std::string first = settled_cause(group, told);
-  error_ = first == told ? own : first;
+  const std::string told = fault.is_report ? own : words_of(status.group, job, fault.text);
+  const std::string first = settled_cause(status.group, told);
+  const std::lock_guard lock(mutex_);
+  error_ = status.error = first == told ? own : first;
   throw ExchangeError(error_);
 }
 

@@ -71,7 +71,7 @@ class DeviceExchange : public std::enable_shared_from_this<DeviceExchange> {
   void look();
   std::optional<Fault> fault_in(const Status& status) const;
   std::string words_of(const Group& group, const Job& job, const std::string& text) const;
-  [[noreturn]] void fail(const Group& group, const Job& job, const Fault& fault);
+  [[noreturn]] void fail(Status& status, const Fault& fault);
 
   const std::vector<int> global_ranks_;
   std::optional<c10::Stream> stream_;

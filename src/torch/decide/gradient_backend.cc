@@ -41,7 +41,7 @@ void gather_aten(const at::Tensor& dense, const kernels::StratifiedSample& sampl
         static_cast<std::int64_t>(sample.position(static_cast<std::uint64_t>(i) * every));
   const at::Tensor in_memory_order = dense.as_strided({dense.numel()}, {1});
   const at::Tensor values =
-      in_memory_order.index_select(0, positions.to(dense.device())).to(at::kCPU, at::kFloat);
+      in_memory_order.index_select(0, positions.to(dense.device(), true)).to(at::kCPU, at::kFloat);
   out.assign(values.const_data_ptr<float>(), values.const_data_ptr<float>() + size);
 }
 

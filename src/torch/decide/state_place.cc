@@ -82,7 +82,7 @@ HostCopies::HostCopies(std::vector<at::Tensor> tensors)
 
 void HostCopies::write_back(std::size_t count) const {
   for (std::size_t i = 0; i < count; ++i)
-    if (!here_[i].is_same(tensors_[i])) tensors_[i].copy_(here_[i]);
+    if (!here_[i].is_same(tensors_[i])) tensors_[i].copy_(here_[i], true);
 }
 
 }  // namespace slimgrad::torch_ops

@@ -111,7 +111,7 @@ at::Tensor split_exact(const at::Tensor& dense, const std::vector<std::uint64_t>
   const std::size_t head_bytes = head.size() * sizeof head[0];
   const at::Tensor here = at::empty({static_cast<std::int64_t>(head_bytes)}, at::kByte);
   std::memcpy(here.mutable_data_ptr(), head.data(), head_bytes);
-  bytes.slice(0, 0, here.numel()).copy_(here);
+  bytes.slice(0, 0, here.numel()).copy_(here, true);
   with_word(dense, [&]<typename Word>() {
     auto* const to = written_by_kernel<std::uint8_t>(bytes);
     start<device::SplitExact<Word>>(

@@ -138,6 +138,10 @@ std::optional<at::Tensor> pruned_on_device(Product product, const SparseLayerSta
   const bool is_weight = product == Product::kWeight;
   const at::Tensor& plan = is_weight ? state.weight_plan : state.input_plan;
   const at::Tensor& stats = is_weight ? state.weight_stats : state.input_stats;
+  if (choice.setting() == SparseWay::kDense) {  // exact: the host counts the pass
+    bring_state_to(c10::kCPU, plan, stats, op);
+    return std::nullopt;
+  }
   bring_state(gradient, plan, stats, op);
   if (!is_on_device(plan) &&
       !(read_plan(plan, op).options.settings.sparsity > 0))  // for a method of the host alone

@@ -3,6 +3,7 @@ size: over Gloo, in a group that takes them (tests/testdevice/group.cc)."""
 
 import copy
 
+import pytest
 import testdevice
 import torch
 import torch.distributed as dist
@@ -150,6 +151,14 @@ def errors(rank, world, device, kind):
     return messages
 
 
+def waited_for_twice(rank, world, device):
+    y = gradients(rank)[0].to(device)
+    handle = all_reduce(y, Codec.parse("packed8").replace(seed=rank), async_op=True, step=1)
+    for _ in range(2):
+        with pytest.raises(ExchangeError, match="a header with seed"):
+            handle.wait()
+
+
 def lost(rank, world, device, kind):
     """Rank 1 leaves while the others wait for it in a collective."""
     y = gradients(rank)[0].to(device)
@@ -209,6 +218,7 @@ CHECKS = {
     "host": coded_on_the_host,
     "nonfinite": nonfinite,
     "parallel": data_parallel,
+    "twice": waited_for_twice,
 }
 
 

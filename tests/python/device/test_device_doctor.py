@@ -137,7 +137,10 @@ def test_report_by_the_launch_path_of_cuda(tmp_path):
         assert f"\n{name} " in done.stdout
 
 
-@pytest.mark.parametrize("name, why", [("cpu", "kernels of its own"), ("cuda:77", "can use")])
+@pytest.mark.parametrize(
+    "name, why",
+    [("cpu", "kernels of its own"), ("meta", "kernels of its own"), ("cuda:77", "can use")],
+)
 def test_what_is_no_device_is_refused_in_a_sentence(name, why):
     program = [sys.executable, "-m", "slimgrad", "doctor", "--device", name]
     done = subprocess.run(program, capture_output=True, text=True)

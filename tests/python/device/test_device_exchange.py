@@ -42,6 +42,10 @@ def test_all_ranks_say_why_one_stopped(tmp_path, kind):
         assert "has failed before" in second and cause in second
 
 
+def test_a_failed_exchange_raises_whenever_it_is_waited_for():
+    run_ranks(exchange_ranks.check, (("twice",),), 2)
+
+
 def test_a_rank_that_is_gone(tmp_path):
     """Who waits in a collective learns it when Gloo does."""
     run_ranks(exchange_ranks.check_faults, ("lost", str(tmp_path)), 2)

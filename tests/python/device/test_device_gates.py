@@ -2,6 +2,9 @@
 
 tests/device compares the kernels with the CPU's gate; here they are called as users call them."""
 
+from collections import Counter
+from contextlib import nullcontext
+
 import pytest
 import testdevice
 import torch
@@ -10,6 +13,7 @@ from torch import nn
 
 import slimgrad as sg
 from slimgrad.compression.gate import GradientGate
+from slimgrad.doctor.device_test import recorded
 
 ops = torch.ops.slimgrad
 
@@ -97,9 +101,11 @@ def test_a_pass_is_that_of_the_cpu_and_waits_for_nothing(device, name, kind, dty
 def test_what_the_host_alone_finds_waits(device, name):
     (plan, stats), (far_plan, far_stats) = state(**ON_HOST[name]), state(**ON_HOST[name])
     x = gradient((3, 1001))
+    on_device = x.to(device)
     testdevice.reset()
-    got = ops.compress_gradient(x.to(device), far_plan, far_stats, 5)
-    assert testdevice.counts()["waits"] + testdevice.counts()["copies_to_host"] > 0
+    got = ops.compress_gradient(on_device, far_plan, far_stats, 5)
+    waits = 4 if "bits" in ON_HOST[name] else 3
+    assert testdevice.counts()["waits"] == testdevice.counts()["copies_to_host"] == waits
     assert far_plan.device.type == far_stats.device.type == "cpu"
     assert same(got.cpu(), ops.compress_gradient(x, plan, stats, 5))
     assert torch.equal(far_plan, plan) and torch.equal(far_stats, stats)
@@ -160,11 +166,17 @@ def layer(device):
     return encoder.to(device), torch.randn(8, 64, 32).to(device)
 
 
+# What a backward pass launches for them: kernels of gates, and of activations.
+GATES_OF = {block: 2, layer: 6}
+ACTIVATIONS_OF = {block: {"step_backward1": 2}, layer: {"step_backward3": 1}}
+KERNELS_OF_A_GATE = ("gate_see", "gate_decide", "gate_apply", "gate_compare")
+
+
 @pytest.mark.parametrize("saved", [None, 4])
 @pytest.mark.parametrize("model", [block, layer])
-def test_a_backward_pass_waits_for_nothing(device, model, saved):
+def test_a_step_waits_for_nothing(device, model, saved):
     """Gates, few-bit activations and packed tensors: no wait, no copy to the host, and nothing of
-    ours that the CPU does instead."""
+    ours that the CPU or ATen's operators do instead."""
     results = []
     for where in ("cpu", device):
         module, x = model(where)
@@ -178,20 +190,23 @@ def test_a_backward_pass_waits_for_nothing(device, model, saved):
             **options,
         )
         x.requires_grad_()
-        for _ in range(2):  # the first step brings states, loads kernels
+        for call in range(2):  # the first step brings states, loads kernels
             module.zero_grad()
-            y = module(x)
-            g = torch.ones_like(y) / y.numel()
             testdevice.reset()
-            if where == "cpu":
-                y.backward(g)
-                continue
-            with testdevice.strict():
-                y.backward(g)
-        counts = testdevice.counts()
+            is_strict = call == 1 and where == device
+            with recorded() as launches, testdevice.strict() if is_strict else nullcontext():
+                y = module(x)
+                y.backward(torch.ones_like(y) / y.numel())
+                counts = testdevice.counts()
         results.append([p.grad.cpu() for p in module.parameters()])
-    assert counts["kernels"] > KERNELS and counts["waits"] == counts["copies_to_host"] == 0
-    assert all(name.startswith("aten::") for name in testdevice.fallback_names())
+    assert counts["waits"] == counts["copies_to_host"] == 0
+    names = [name.removeprefix("slimgrad_").removesuffix("_f32") for name, *_ in launches]
+    launched = {name: count for name, count in Counter(names).items() if "codes" not in name}
+    packed, unpacked = launched.pop("pack_saved4", 0), launched.pop("unpack_saved4", 0)
+    assert (packed > 0) == (unpacked > 0) == (saved == 4)
+    assert launched == dict.fromkeys(KERNELS_OF_A_GATE, GATES_OF[model]) | ACTIVATIONS_OF[model]
+    # Beside these, fills of memory: one for a gate and one for a packed tensor.
+    assert counts["kernels"] == len(names) + GATES_OF[model] + packed
     if model is block:  # torch's own attention has other bits on the test device
         assert all(map(torch.equal, *results))
 
@@ -227,8 +242,10 @@ def test_what_looks_at_all_layers_copies_once_a_step(device, name):
         expected = step(near, "cpu")
         testdevice.reset()
         got = step(far, device)
-        ours = testdevice.counts()["copies_to_host"] - len(got)  # the comparison's own
+        counts = testdevice.counts()
+        ours = counts["copies_to_host"] - len(got)  # the comparison's own
         assert ours == (1 if i > 0 else ours)
+        assert i == 0 or counts["waits"] == counts["copies_to_host"] + 1  # that of the batch
         assert all(map(torch.equal, expected, got))
 
 
@@ -284,6 +301,36 @@ def test_sparse_products_are_dense_products_of_a_pruned_gradient(device):
     with testdevice.strict():
         y.backward(g)
     assert testdevice.counts()["waits"] == testdevice.counts()["copies_to_host"] == 0
+
+
+def test_a_product_that_is_set_to_be_dense_is_exact(device):
+    plain, control = network(device, gradients=sg.Prune(weight=0.9))
+    control.remove()
+    model, control = network(device, gradients=sg.Prune(weight=0.9, input=0.5))
+    exact = step(plain, device)
+    assert not any(map(torch.equal, step(model, device), exact))
+    control.set_way("dense")
+    assert all(map(torch.equal, step(model, device), exact))
+    assert not any(row["compressed"] for row in control.report().values())
+    x = gradient((32, 64), 1).to(device)
+    y = model(x)
+    with testdevice.strict():
+        y.backward(torch.ones_like(y))
+    control.set_way("auto")
+    assert not any(map(torch.equal, step(model, device), exact))
+
+
+def test_products_that_are_not_pruned_any_more_are_not_reported(device):
+    reported = []
+    for where in ("cpu", device):
+        model, control = network(where, gradients=sg.Prune(weight=0.9, input=0.5))
+        step(model, where)
+        reported.append([])
+        for sparsity, product in ((0.0, "weight"), (0.0, None), (0.6, None)):
+            control.set_sparsity(sparsity, product=product)
+            step(model, where)
+            reported[-1].append([*control.report()])
+    assert reported[0] == reported[1] and [len(names) for names in reported[0]] == [3, 0, 6]
 
 
 def test_gates_in_graphs(device):
