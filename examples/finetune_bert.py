@@ -158,10 +158,11 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         schedule.step()
-        if step % 100 == 0:
+        if step % 100 == 0 or step == arguments.steps - 1:
             print(f"step {step}: loss {loss.item():.3f}", flush=True)
-    saved = sg.saved_bytes(model, training.batch(list(range(BATCH)))).total
-    print(f"{saved / 2**20:.1f} MiB saved by autograd for a batch of {BATCH}")
+    saved = sg.saved_bytes(model, training.batch(list(range(BATCH))))
+    print(f"{saved.total / 2**20:.1f} MiB saved by autograd for a batch of {BATCH}", end="")
+    print(f", {saved.plain / 2**20:.1f} MiB without compression")
     loss, accuracy = evaluate(model, held_out)
     print(f"held out: loss {loss:.3f}, accuracy {accuracy:.3f}")
 

@@ -24,7 +24,10 @@ def model() -> nn.Module:
         (lambda: sg.saved_tensors(seed="a"), "[saved_tensors] expected seed"),
         (lambda: sg.saved_tensors(group=24), "[saved_tensors] expected group"),
         (lambda: sg.Saved(group=24), "[Saved] expected group"),
-        (lambda: sg.compress(model(), activations=7), "[compress] expected bits"),
+        (
+            lambda: sg.compress(model(), activations=7),
+            "[compress] expected bits to be 1, 2, 3, 4 or 'exact'",
+        ),
         (lambda: sg.nn.convert_activations(model(), 7), "[convert_activations] expected bits"),
         (
             lambda: sg.compress(model(), "fp9"),

@@ -137,8 +137,8 @@ def _check_saved(model: nn.Module, selection: Selection) -> None:
     for name, module in model.named_modules():
         if SAVED in vars(module):
             raise ValueError(
-                "[compress] expected saved= for a model that packs no saved tensors yet, got "
-                f"one that does: {name or '(model)'}"
+                "[compress] expected saved= for a model that packs no saved tensors yet, got one "
+                f"that does: {name or '(model)'}; call remove() of its controller first"
             )
     for name, module in changed_modules(model, selection).items():
         why_not = why_not_changed(module)

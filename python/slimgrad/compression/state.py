@@ -112,7 +112,7 @@ def load_into(
     notes += [f"missing in the model: {_listed(unknown)}"] if unknown else []
     if notes:
         warnings.warn(
-            "[load_state_dict] the settings are not those that the state was saved under, and "
+            "[load_state_dict] the settings differ from those of the saved state; the program's "
             f"hold: {'; '.join(notes)}",
             StateWarning,
             stacklevel=3,

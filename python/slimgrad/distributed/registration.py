@@ -36,7 +36,15 @@ def register(
     if isinstance(model, DistributedDataParallel):
         plan = Plan(model.module, codec, model.process_group, warmup, schedule, error_feedback)
         plan.is_static_graph = model.static_graph
-        model.register_comm_hook(plan, exchange_bucket)
+        try:
+            model.register_comm_hook(plan, exchange_bucket)
+        except RuntimeError as error:
+            if "only be called once" not in str(error):
+                raise
+            raise RuntimeError(
+                "[register] expected a DistributedDataParallel without a communication hook, got "
+                "one that has a hook already; wrap the module in a new one"
+            ) from error
         return plan
     if any(isinstance(module, FSDPModule) for module in modules):
         from .fsdp import shard_group, use_coded_reduce_scatter

@@ -48,7 +48,7 @@ class _Fewbit:
                     f'[{type(self).__name__}] expected inplace=False with bits="exact", got True'
                 )
         else:
-            check_bits(type(self).__name__, bits)
+            check_bits(type(self).__name__, bits, or_exact=True)
 
     def extra_repr(self) -> str:
         return ", ".join(part for part in (super().extra_repr(), f"bits={self.bits!r}") if part)

@@ -150,7 +150,7 @@ def convert_activations(
             f"[{op}] expected named to be a list of module names, got {type(named).__name__}"
         )
     if bits != "exact":
-        check_bits(op, bits)
+        check_bits(op, bits, or_exact=True)
     table_for("gelu", {}, 1, interval, weight, op=op)  # refuses a wrong interval or weight
     options = {"bits": bits, "interval": interval, "weight": weight}
     report = ConversionReport()

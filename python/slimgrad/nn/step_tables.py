@@ -18,9 +18,11 @@ INTERVAL = (-10.0, 10.0)
 WEIGHT = "normal"
 
 
-def check_bits(op: str, bits: object) -> int:
+def check_bits(op: str, bits: object, or_exact: bool = False) -> int:
+    """or_exact: the caller takes "exact", too, and has looked for it."""
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 4:
-        raise ValueError(f"[{op}] expected bits to be 1, 2, 3 or 4, got {bits!r}")
+        choices = "1, 2, 3, 4 or 'exact'" if or_exact else "1, 2, 3 or 4"
+        raise ValueError(f"[{op}] expected bits to be {choices}, got {bits!r}")
     return bits
 
 

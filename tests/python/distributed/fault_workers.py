@@ -140,6 +140,11 @@ def copied(rank, world, port, results):
     join_group(rank, world, port)
     model = DistributedDataParallel(nn.Linear(100, 100))
     plan = register(model, Codec.parse("uniform4", error_feedback=True))
+    again = ""
+    try:
+        register(model, "uniform8")
+    except RuntimeError as error:
+        again = str(error)
 
     def step(of):
         of(torch.full((2, 100), 1.0 + rank)).square().sum().backward()
@@ -152,7 +157,7 @@ def copied(rank, world, port, results):
     for one in (model, other, third):
         one.zero_grad()
         step(one)
-    found = {"step": plan.step, "sent": plan.sent_bytes > 0, "text": str(plan)}
+    found = {"step": plan.step, "sent": plan.sent_bytes > 0, "text": str(plan), "again": again}
     found["gradients"] = [one.module.weight.grad for one in (model, other, third)]
     torch.save(found, f"{results}/{rank}.pt")
     dist.barrier()

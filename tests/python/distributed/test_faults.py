@@ -83,6 +83,7 @@ def test_a_registered_model_is_copied_and_pickled(tmp_path):
         assert of_rank["step"] == 2
         assert of_rank["sent"]
         assert "uniform4 with error feedback" in of_rank["text"]
+        assert of_rank["again"].startswith("[register] expected a DistributedDataParallel without")
     for ours, theirs in zip(*(of_rank["gradients"] for of_rank in found), strict=True):
         assert torch.equal(ours, theirs)
     _, lossless, plain = found[0]["gradients"]

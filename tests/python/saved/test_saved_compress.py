@@ -118,7 +118,7 @@ def test_a_bound_forward_outlives_the_conversion():
 
 def test_a_model_packs_once():
     model, controller = fresh(saved=8)
-    with pytest.raises(ValueError, match=r"that packs no saved tensors yet.*\(model\)"):
+    with pytest.raises(ValueError, match=r"no saved tensors yet.*\(model\); call remove\(\)"):
         sg.compress(model, saved=8)
     sg.compress(model, "fp8").remove()
     controller.remove()
