@@ -214,9 +214,9 @@ TORCH_LIBRARY(slimgrad, m) {
       "int group) -> Tensor");
   // For graphs of torch.compile, where a seed is a tensor: begin_saved_ draws one for a run of a
   // graph from the state of a SavedTensors, draw_saved from that of the thread (like: any tensor,
-  // without which no kernel is selected). saved: what the graph saves (runtime/saved/graphs.h). What
-  // pack_saved_in_graph does not pack, because it holds NaN or Inf or is a leaf, is held beside the
-  // words, and unpack_saved returns it. pack_bools: a bit for each value of a mask.
+  // without which no kernel is selected). saved: what the graph saves (runtime/saved/graphs.h).
+  // What pack_saved_in_graph does not pack, because it holds NaN or Inf or is a leaf, is held
+  // beside the words, and unpack_saved returns it. pack_bools: a bit for each value of a mask.
   m.def("begin_saved_(Tensor(a!) draws, int stream, str saved='') -> Tensor");
   m.def("draw_saved(Tensor like, str saved) -> Tensor", {at::Tag::nondeterministic_seeded});
   m.def(
