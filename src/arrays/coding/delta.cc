@@ -55,9 +55,11 @@ void check_tensor(const DeltaTensor& tensor, const char* what) {
   check(tensor.shape.size() <= kMaxShapeLengths, "delta", "at most 32 dimensions",
         tensor.shape.size(), " of ", what);
   if (type.name != tensor.type) return;  // bytes of a type that is not known
-  std::uint64_t bytes = type.width;
+  // A zero in the shape makes it empty, however long its other sides are.
+  const bool is_empty = std::ranges::count(tensor.shape, 0u) > 0;
+  std::uint64_t bytes = is_empty ? 0 : type.width;
   for (const std::uint64_t length : tensor.shape)
-    check(!__builtin_mul_overflow(bytes, length, &bytes), "delta",
+    check(is_empty || !__builtin_mul_overflow(bytes, length, &bytes), "delta",
           "a shape of less than 2^64 bytes", "more of ", what);
   check(bytes == tensor.bytes.size(), "delta", "as many bytes as the shape has",
         tensor.bytes.size(), " for ", bytes, " of ", what);

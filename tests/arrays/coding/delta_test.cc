@@ -160,6 +160,13 @@ TEST(Delta, AnUnchangedTensorTakesAHeader) {
   EXPECT_EQ(apply_delta(pair.base, pair.payload()), pair.changed);
 }
 
+TEST(Delta, ATensorWithAZeroInItsShapeIsEmpty) {
+  const DeltaTensor empty = {"", "F32", {1ull << 62, 1ull << 62, 0}, {}};
+  const Bytes payload = delta(empty, empty);
+  EXPECT_EQ(inspect_delta(payload).num_bytes(), 0u);
+  EXPECT_TRUE(apply_delta({}, payload).empty());
+}
+
 TEST(Delta, AWrongBaseIsRefusedBeforeAnythingIsWritten) {
   const Pair pair = bfloat16_step(600000, 1e-6f);
   const Bytes payload = pair.payload();
