@@ -105,6 +105,10 @@ TYPED_TEST(DeviceExact, ReadsDamagedBytesWithoutLeavingThem) {
     launch<MergeExact<Word>>({bytes.data(), bytes.size(), out.data(), size});
     EXPECT_TRUE(has_nan()) << left;
   }
+  std::vector<std::uint8_t> longer = whole;
+  longer.resize(whole.size() + 16);
+  launch<MergeExact<Word>>({longer.data(), longer.size(), out.data(), size});
+  EXPECT_TRUE(has_nan());
   // Each bit of the table of begins, as the CPU refuses it.
   for (std::size_t bit = 0; bit < 8 * exact::head_bytes(size); ++bit) {
     std::vector<std::uint8_t> bytes = whole;

@@ -48,7 +48,7 @@ MUTATIONS = [
     ("gate_decide.h", "range.last - range.first; ++i)", "range.last - range.first - 9; ++i)"),
     # A race: a thread writes what others of the same step read.
     ("exact.h", "sums[1 - now][thread] =", "sums[now][thread] ="),
-    ("exact.h", "next != a.num_bytes", "next < a.num_bytes"),
+    ("exact.h", "next != a.num_bytes", "next > a.num_bytes"),
 ]
 
 
