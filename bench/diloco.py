@@ -166,10 +166,11 @@ def table(record: dict) -> str:
     values, count = record["rows"][0]["values"], len(record["seeds"])
     lines = [
         f"A GPT of {values:,} parameters, {record['ranks']} ranks, {record['steps']} steps, "
-        f"{count} seeds: held-out loss at the end, less DDP's and less that of DiLoCo in float32 "
-        "with the same rounds (mean and range over seeds), and what a rank sent.",
+        f"{count} seeds: held-out loss at the end; its difference from DDP in float32, and from "
+        "DiLoCo in float32 with the same rounds (mean and range over seeds); bytes that a rank "
+        "sent.",
         "",
-        "| exchange | loss | less DDP float32's | less DiLoCo float32's | bytes | times fewer |",
+        "| exchange | loss | from DDP float32 | from DiLoCo float32 | bytes | times fewer |",
         "|---|---|---|---|---|---|",
     ]
     for name in ways():

@@ -1,4 +1,4 @@
-"""From where on does a codec stop to pay? The formula of slimgrad.distributed.estimate, on paper.
+"""Below which bandwidth does a codec pay off? The formula of slimgrad.distributed.estimate.
 
     python -m bench.distributed_cost --out results/distributed_cost.json    # measures the codecs
     python -m bench.distributed_cost --page docs/distributed.md  # writes its tables

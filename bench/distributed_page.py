@@ -110,7 +110,7 @@ def commits(rows: list[dict]) -> str:
 
 def convergence_table(record: dict) -> list[str]:
     rows = record["rows"]
-    lines = ["| | | bits | final loss, by seed | less float32's | |", "|---|---|---|---|---|---|"]
+    lines = ["| | | bits | final loss, by seed | difference | |", "|---|---|---|---|---|---|"]
     found = {(row["model"], row["name"]): row for row in verdicts(rows)}
     place = {name: i for i, name in enumerate(NAMES)}
     for row in sorted(rows, key=lambda r: (r["model"] != "demo", place.get(r["name"], 99))):
@@ -137,16 +137,16 @@ def page(speed: dict, convergence: dict | None) -> str:
         f"carry all ranks, one thread each, torch {speed['torch']}, Gloo. Every rank has a "
         "network namespace behind a link that `tc` limits in both directions; bytes are "
         "counted at its interface. A step is `backward()` of DDP on "
-        f"{speed['values'] / 1e6:.1f} million values whose gradients are there at once, drawn "
+        f"{speed['values'] / 1e6:.1f} million values whose gradients are ready at once, drawn "
         "from the distributions that they had in a real training "
-        "(`bench/distributed_gradients.py`, `results/gradient_quantiles.json`): so it is the "
-        "exchange alone, with nothing to hide behind. Best of several steps; all exchanges "
-        "take turns in a run.",
+        "(`bench/distributed_gradients.py`, `results/gradient_quantiles.json`). So the time is "
+        "that of the exchange alone, without a backward pass to overlap with. It is the best of "
+        "several steps; all exchanges take turns in a run.",
         "",
-        "A cell: best seconds a step, times float32's speed in every run, CPU seconds of a rank's "
-        "process in a step, megabytes that a rank sent. "
-        "`unlimited` is a link as fast as the kernel copies, where coding can only cost: what it "
-        "costs is what the column shows. With four ranks two share a core.",
+        "Each cell has the best seconds of a step, the speed relative to float32 in every run, CPU "
+        "seconds of a rank's process in a step, and the megabytes that a rank sent. "
+        "On the link `unlimited`, which is as fast as the kernel copies, coding can only cost "
+        "time; the column shows how much. With four ranks, two share a core.",
         "",
         commits(rows),
         *speed_tables(rows),
@@ -169,20 +169,22 @@ def page(speed: dict, convergence: dict | None) -> str:
             "### Do they learn as well?",
             "",
             f"`{convergence['command']}`: two ranks, {convergence['seeds']} seeds, the demo's "
-            "network and a small GPT; the mean loss of the last tenth of the steps. Noise is the "
-            "deviation of float32's over seeds; equal within noise is a loss higher by less "
-            "than another seed makes it. The stricter question is whether a difference can be seen "
-            "seed by seed, as runs of a seed are alike in all else: one of more than two standard "
-            "errors. A table or a coder does not change what is decoded: uniform8 stands for "
-            "packed8 and for fitted laws as well. Bits are what a value took on the wire, with "
-            "headers and with tensors of fewer than 4,096 values, which travel as they are.",
+            "network and a small GPT; the loss is the mean over the last tenth of the steps. "
+            "*Noise* is the standard deviation of float32's loss over seeds; a codec is *equal "
+            "within noise* if its loss is higher by less than that. Comparing seed by seed is "
+            "stricter, because runs of one seed differ in nothing else: the *difference* from "
+            "float32 is the mean over seeds with its standard error, and is called seen if it "
+            "exceeds two of these. The coder does not change what is decoded, so uniform8 stands "
+            "for packed8 and for fitted laws as well. *Bits* are the bits a value that were sent, "
+            "including headers and tensors of fewer than 4,096 values, which are sent as they "
+            "are.",
             "",
             "All lossy codecs are equal within noise."
             if not worse
             else f"**Worse than float32 beyond noise: {', '.join(worse)}.** All others are equal "
             "within noise.",
             "",
-            f"Seen seed by seed, however small: {', '.join(seen) or 'none'}.",
+            f"Seen in a comparison seed by seed, however small: {', '.join(seen) or 'none'}.",
             "",
             *convergence_table(convergence),
         ]

@@ -26,15 +26,15 @@ CHECKPOINT = "torch.utils.checkpoint"
 NAMES = ("saved.json", "saved_convergence.json", "compile.json")  # of the records
 
 HOW = """\
-Times take turns within one process, best of several rounds, as ratios to torch's eager mode.
-*Kept* is what autograd holds between forward and backward, each storage once and without
-parameters; *held* is by how much the process grows meanwhile (inputs were there before); *idle*
-is resident between steps, *peak* the most that is ever resident, of a process of its own with
-`MALLOC_MMAP_THRESHOLD_=65536`. *Batch* is the largest that fits under a limit set with
-`setrlimit(RLIMIT_DATA)`: what torch needs beside the idle process for the batch in the title; it is
-one that fits where one larger by a sixteenth does not. A process that compiled something has the
-compiler resident: compare its peak less its idle. In bold: bars missed, and where a rival is
-better.
+Times are ratios to torch's eager mode; all ways take turns within one process, and the best of
+several rounds is taken. *Kept* is what autograd holds between forward and backward, each storage
+once and without parameters; *held* is by how much the process grows meanwhile (inputs were there
+before); *idle* is resident memory between steps, and *peak* the most that is ever resident, in a
+process of its own with `MALLOC_MMAP_THRESHOLD_=65536`. *Batch* is the largest batch that fits (one
+larger by a sixteenth does not) under a limit set with `setrlimit(RLIMIT_DATA)`: the memory that
+torch needs beside the idle process for the batch in the title. A process that compiled something
+has the compiler resident: compare its peak minus its idle. In bold are bars that were missed, and
+what a rival does better.
 """
 
 
@@ -63,7 +63,7 @@ def tensor_section(rows: list[dict]) -> list[str]:
         "",
         "The unit is torch's `copy_` of the same tensor into memory",
     ]
-    lines[-1] += " that is there; `clone` makes a new tensor, as packing and unpacking do."
+    lines[-1] += " that is allocated already; `clone` allocates, as packing and unpacking do."
     lines.append("")
     cases = list(dict.fromkeys(row["case"] for row in rows))
     for case in cases:
@@ -199,7 +199,7 @@ def convergence_section(record: dict) -> list[str]:
         "",
         f"`{record['command']}`: mean and standard deviation over {seeds} seeds;",
     ]
-    lines[-1] += " the difference from the plain run of the same seed is what to read."
+    lines[-1] += " compare the differences, which are from the plain run of the same seed."
     lines.append("")
     measures = {"gpt": "held-out loss", "resnet": "test accuracy"}
     for model, measure in measures.items():
@@ -217,7 +217,7 @@ def convergence_section(record: dict) -> list[str]:
                 ]
                 line.append("" if setting == PLAIN else _spread(less))
             cells.append(line)
-        head = [model, "final loss", "less plain's", measure, "less plain's"]
+        head = [model, "final loss", "difference", measure, "difference"]
         lines += _table(head, cells)
     done = {(row["model"], row["setting"]) for row in rows}
     missing = [f"{m} with {s}" for s in settings() for m in TASKS if (m, s) not in done]
@@ -275,9 +275,9 @@ def compiled_section(record: dict) -> list[str]:
         "### Compiled graphs",
         "",
         f"`{record['command']}` (commits {commits}). The unit of times and bytes is torch.compile "
-        "as it is. *Needs*: the peak less what is idle. Losses: of the last tenth of 200 steps. "
-        "Gates (`Prune(0.8)`) and sparse layers (`Prune(weight=0.9, input=0.5)`) are compared with "
-        "the same way without them.",
+        "as it is. *Needs* is the peak minus what is idle. Losses are of the last tenth of 200 "
+        "steps. Gates (`Prune(0.8)`) and sparse layers (`Prune(weight=0.9, input=0.5)`) are "
+        "compared with the same way without them.",
         "",
     ]
     for name in dict.fromkeys(row["part"].split(":")[0] for row in rows):
@@ -321,9 +321,9 @@ def page(kept: dict | None, convergence: dict | None, compiled: dict | None = No
         commits = ", ".join(dict.fromkeys(row["commit"] for row in kept["rows"]))
         lines += [
             f"`{kept['command']}`, its parts one by one with `--part` (commits {commits}; "
-            f"{kept['cpu']}, {kept['threads']} threads, torch {kept['torch']}). Of these "
-            "the history has c3513be5 alone: the others were steps on the way to 28d0956, "
-            "which holds these records, and were not measured again since.",
+            f"{kept['cpu']}, {kept['threads']} threads, torch {kept['torch']}). Only "
+            "c3513be5 is in the history: the other commits were working states before 28d0956, "
+            "which added these records. They have not been measured again.",
             "",
             HOW,
             *tensor_section(kept["rows"]),
