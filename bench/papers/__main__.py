@@ -26,12 +26,10 @@ def _head(records: Records) -> str:
     seconds = [run.end["step_seconds"] for run in records.runs.values()]
     lines = [
         "## The papers, measured",
-        "What of three papers holds at the scale of two processors. `make results DATA=folder` "
-        "trains the "
-        "runs of `results/runs.txt` (docs/runs.md), `python -m bench.papers` writes this section "
-        "from "
-        "their records in `results/runs/`; nothing here is written by hand. If nothing else is "
-        "said, a run is "
+        "Which results of three papers can be reproduced on two CPU cores. `make results "
+        "DATA=folder` trains the runs of `results/runs.txt` (docs/runs.md), and `python -m "
+        "bench.papers` writes this section from their records in `results/runs/`. Unless stated "
+        "otherwise, a run is "
         f"a ResNet-20 from scratch on {plain['training_samples']:,} images of CIFAR-10 for "
         f"{plain['epochs']} epochs ({steps:,} steps of {plain['batch']}, SGD, one-cycle schedule "
         f"with a "
@@ -42,20 +40,18 @@ def _head(records: Records) -> str:
         f"Plain training reaches {mean:.1f} % ± {deviation:.1f} (standard deviation over {count} "
         f"seeds). "
         "A difference between two single runs of less than about "
-        f"{2 * deviation * 2**0.5:.1f} points says nothing. Such short runs of so narrow a network "
-        "punish noise more than long ones: a loss here is a warning, no loss here is good news.",
+        f"{2 * deviation * 2**0.5:.1f} points may be chance. Noise costs more accuracy in short "
+        "runs of a narrow network than in long ones.",
         f"{len(records.runs)} of {len(records.names)} runs are trained. Machine: "
-        f"{'; '.join(machines)}. Commits: {', '.join(commits)}. Seconds of training in all, beside "
-        f"other work: {sum(seconds):,.0f}.",
+        f"{'; '.join(machines)}. Commits: {', '.join(commits)}. Seconds of training in total, "
+        f"on a machine with other work: {sum(seconds):,.0f}.",
     ]
     if "c4f2f25c" in commits:  # that tree was not kept; the nearest that was is named
-        lines[-1] += (
-            " c4f2f25c is not in the history: its trainer came in with 022b030, or nearly so."
-        )
+        lines[-1] += " c4f2f25c is not in the history; 022b030 added nearly the same trainer."
     if len(machines) > 1:
         lines[-1] += (
-            " On another processor torch's products round otherwise: runs of one seed on two "
-            "machines differ as two seeds do, but for their first weights and their images."
+            " On another processor torch's products round differently. Runs of one seed on two "
+            "machines have the same first weights and images, but otherwise differ as two seeds do."
         )
     return "\n\n".join(lines)
 

@@ -71,8 +71,8 @@ def _verdict(records: Records) -> str:
     if None in (*plain, *few, *one):
         return ""
     return (
-        f"**What comes out**: with 3 bits the GPT's loss is {few[0] - plain[0]:+.4f} from torch's "
-        f"and the CNN's accuracy {few[1] - plain[1]:+.1f} points, with 1 bit "
+        f"**Result**: with 3 bits the GPT's loss differs from torch's by {few[0] - plain[0]:+.4f} "
+        f"and the CNN's accuracy by {few[1] - plain[1]:+.1f} points; with 1 bit by "
         f"{one[0] - plain[0]:+.4f} and {one[1] - plain[1]:+.1f} (one seed; an accuracy's "
         "standard error is 0.5 points). "
     )
@@ -95,17 +95,16 @@ def section(records: Records) -> str:
         )
     text = [
         "### Few bits of an activation",
-        "The few-bit paper. Least errors of step functions with 1 to 4 bits (its measure: the "
-        "integral of the squared difference from the derivative over [-10, 10]), ours / the "
-        "paper's:",
+        "The few-bit paper: smallest errors of step functions with 1 to 4 bits (the integral of "
+        "the squared difference from the derivative over [-10, 10]), slimgrad's / the paper's:",
         _errors(),
         "Training with them: test loss of the GPT on text (nats a byte) and test accuracy of a CNN "
         "with SiLU on CIFAR-10, one seed each, and the last loss of a BERT-like classifier "
         "(`python -m bench.fewbit_convergence`, mean over four seeds); in brackets the difference "
         "from torch's own activations, with the same seed:",
-        table(["bits kept", "GPT, test loss", "CNN, test accuracy", "classifier, loss"], rows),
-        "What they keep in bytes is in [few-bit activations](activations.md#measured). "
-        f"{_verdict(records)}**What to do**: 3 bits, the default, or "
-        '`"exact"` where the output is kept anyway; 1 bit only where memory is all that counts.',
+        table(["bits saved", "GPT, test loss", "CNN, test accuracy", "classifier, loss"], rows),
+        "[Few-bit activations](activations.md#measured) has the bytes that they save. "
+        f"{_verdict(records)}**What to do**: use 3 bits, the default, or "
+        '`"exact"` if the output is saved anyway; 1 bit only if memory matters most.',
     ]
     return "\n\n".join(text)

@@ -45,12 +45,10 @@ def section(records: Records) -> str:
     ]
     text = [
         "### Bits of a weight gradient",
-        "The GenNorm paper. Weight gradients of layers with at least 4,096 values, cut into "
-        "levels up to "
-        "their maximum and coded by Huffman: the entropy of the levels, bits a value, and how many "
-        "bits more a code takes that follows from a fitted law or from counts, its header "
-        "included; "
-        "medians over layers and steps.",
+        "The GenNorm paper. Weight gradients of layers with at least 4,096 values are cut into "
+        "levels up to their maximum and coded with Huffman. The table has the levels' entropy in "
+        "bits a value, and the additional bits of a code from a fitted law or from counts, "
+        "header included; medians over layers and steps.",
         table(heads, rows),
     ]
     if "plain_seed1" in records:
@@ -76,14 +74,12 @@ def section(records: Records) -> str:
     text.append(
         f"**Agrees**: of the three laws the generalized normal gives the shortest code for "
         f"{wins('gennorm')} of {len(lines)} gradients at 255 levels (Laplace {wins('laplace')}, "
-        f"normal {wins('normal')}); the normal takes {more('normal'):.2f} bits more in the median, "
-        f"Laplace {more('laplace'):.2f}, counted tables {more('counted'):+.2f}. With few levels "
-        f"most "
-        "values are zero, and a Huffman code that follows from a law fitted to the others cannot "
-        "say "
-        'so in less than a bit. **What to do**: the default, counted tables; `model="gennorm"` '
-        "for "
-        "tensors of some thousand values at 6 to 8 bits, where a table is a good part of the "
-        "payload."
+        f"normal {wins('normal')}). Compared with it, in the median, the normal law takes "
+        f"{more('normal'):.2f} bits more, Laplace {more('laplace'):.2f}, and counted tables "
+        f"{more('counted'):+.2f}. With few levels most values are zero, and a Huffman code "
+        "from a fitted law needs at least one bit for each. **What to do**: use counted tables, "
+        "the default; use "
+        '`model="gennorm"` for tensors of some thousand values at 6 to 8 bits, where a table is a '
+        "large part of the payload."
     )
     return "\n\n".join(text)

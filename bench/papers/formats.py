@@ -80,20 +80,19 @@ def section(records: Records) -> str:
     heads = ["", "split", "predicted error", "measured error", "cosine", "seed 1", "seed 2"]
     text = [
         "### Floating-point formats",
-        "The lognormal paper's Table 2, the split for a range of spreads (deviations of log2 "
-        "magnitudes), and what the normal law would choose (its Figure 3c):",
+        "The lognormal paper's Table 2, the best split for a range of spreads (deviations of log2 "
+        "magnitudes), and the split that is best under a normal law (its Figure 3c):",
         _table_2(),
-        "Its Table 3, at this scale: test accuracy of the ResNet-20, in brackets the difference "
-        "from "
+        "Its Table 3, for the ResNet-20: test accuracy, and in brackets the difference from "
         f"plain training with the same seed. Spreads measured here are {low:.1f} to {high:.1f}; "
         f"the "
         f"predicted relative error is for {spread:.1f}, two thirds of the way. Errors and "
         f"cosines are "
         "those of seed 1, a mean over values and a median over layers. Scales put the largest "
         "value at "
-        "the top of the grid and are fresh in every pass; rounding and underflow are stochastic, "
-        "and "
-        "in the last column to nearest and to zero, as the paper has them (seed 1).",
+        "the top of the grid and are computed in every pass. Rounding and underflow are "
+        "stochastic, except in the last column, where they are to nearest and to zero as in the "
+        "paper (seed 1).",
         table([*heads, "nearest, to zero"], _rows(records, spread)),
         _verdict(records),
     ]
@@ -123,10 +122,9 @@ def _verdict(records: Records) -> str:
             )
         )
     if not text:
-        return "What comes out cannot be said yet."
+        return "There is no result yet."
     text = [
-        f"**What comes out** (two single runs differ by chance by {1.4 * deviation:.1f} points, "
-        f"standard "
+        f"**Result** (two single runs differ by chance by {1.4 * deviation:.1f} points, standard "
         "deviation): " + " ".join(text)
     ]
     pairs = [
@@ -141,11 +139,11 @@ def _verdict(records: Records) -> str:
             "Rounding to nearest with a flush to zero instead of unbiased rounding changes the "
             "accuracy by "
             + ", ".join(f"{nearest - fair:+.1f} ({split})" for split, fair, nearest in pairs)
-            + f" points: how much a split matters depends on it (most for {worst[0]}). The paper's "
-            "large differences between splits are those of biased rounding."
+            + f" points, most for {worst[0]}. With unbiased rounding splits differ less than in "
+            "the paper, which rounds with a bias."
         )
     text.append(
-        "**What to do**: 6 bits with the split that the histogram chooses and unbiased rounding, "
-        'which is what `compress(model, "fp6")` does.'
+        "**What to do**: use 6 bits with unbiased rounding and a split chosen by the histogram: "
+        '`compress(model, "fp6")`.'
     )
     return " ".join(text)

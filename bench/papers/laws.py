@@ -71,9 +71,9 @@ def section(records: Records) -> str:
         "The lognormal paper's Table 1. Kolmogorov-Smirnov distance between the magnitudes of a "
         "layer's gradient, without zeros, and the maximum-likelihood member of each family: the "
         "median over layers and steps (`--probe-at`), and in brackets the probability that "
-        f"{SAMPLE} values of the law itself would be as far from it. (With the thousands of values "
-        "that a gradient has, every family is refused in every layer, so that a p-value says "
-        "something of small samples only; the paper does not say how large its samples were.)",
+        f"{SAMPLE} values drawn from the law itself would be as far from it. (With all of a "
+        "gradient's thousands of values, every family is rejected in every layer, so p-values are "
+        "only useful for small samples; the paper does not say how large its samples were.)",
         table(["network", *FAMILIES], rows),
     ]
     if "plain_seed1" in records:
@@ -106,11 +106,11 @@ def _verdict(records: Records, found: dict[str, str], wins: dict[str, int]) -> s
     agree = [n for n in found if median(n, "lognormal") < median(n, "normal")]
     better = [t for n, t in found.items() if median(n, "gennorm") < median(n, "lognormal")]
     return (
-        f"**Agrees**: the lognormal is nearer than the normal in {len(agree)} of {len(found)} "
-        "networks, by far. **Beside the paper**, which tried no generalized normal: by its median "
-        f"that one is nearer than the lognormal in {len(better)} of {len(found)} networks"
+        f"**Agrees**: the lognormal law is much nearer than the normal law in {len(agree)} of "
+        f"{len(found)} networks. **Not in the paper**: the generalized normal law is nearer than "
+        f"the lognormal, by the median, in {len(better)} of {len(found)} networks"
         + (f" ({', '.join(better)})" if better else "")
-        + f"; of {total} gradients the nearest family is {counts}. **What to do**: assume no law "
-        "where the gradient is at hand. Thresholds, formats and scales come from its histogram by "
-        'default (`method="empirical"`), which no law can beat.'
+        + f". The nearest family of {total} gradients: {counts}. **What to do**: assume no law if "
+        "the gradient itself is available. By default thresholds, formats and scales are computed "
+        'from its histogram (`method="empirical"`).'
     )

@@ -91,13 +91,12 @@ def section(records: Records) -> str:
         "from "
         "plain training with the same seed:",
         _accuracies(records),
-        "How the threshold is found, at a sparsity of 0.85: what was achieved over all "
-        "gradients, and "
-        "how far a layer's mean over an epoch is from 0.85 (or from the zeros that it had before):",
+        "Methods to find the threshold for a sparsity of 0.85: the sparsity achieved over all "
+        "gradients, and the distance of a layer's mean over an epoch from 0.85 (or from its share "
+        "of zeros before, if that is larger):",
         _achieved(records),
-        "Sparsities of the two products by themselves (`Prune(weight=, input=)`), which no paper "
-        "has; "
-        "every product is computed on the survivors alone:",
+        "Separate sparsities for the two products (`Prune(weight=, input=)`), which are in no "
+        "paper; every product is computed from the survivors alone:",
         _map(records),
     ]
     if records.has("long_plain", "long_prune_0.85"):
@@ -130,18 +129,18 @@ def _verdict(records: Records) -> str:
             longer = records.accuracy("long_plain") - records.accuracy("long_prune_0.85")
             text[-1] += f", {longer:.1f} in the longer one"
         text[-1] += (
-            ". A narrow network and short runs are the hard case: that it holds for a wide network "
+            ". A narrow network and short runs are the hard case; this says nothing about a wide "
         )
-        text[-1] += "on ImageNet after 90 epochs cannot be said from here."
+        text[-1] += "network on ImageNet after 90 epochs."
     if records.has("plain_seed2", "prune_0.85_seed1", "prune_0.85_seed2"):
         first, second = (
             records.accuracy(f"plain_seed{n}") - records.accuracy(f"prune_0.85_seed{n}")
             for n in (1, 2)
         )
         text.append(
-            "Pruned runs differ more by chance than plain ones do: with two seeds one sparsity of "
-            f"0.85 loses {first:.1f} and {second:.1f} points, so read differences between two "
-            "pruned runs with as much doubt."
+            "Pruned runs differ more by chance than plain runs: with one sparsity of 0.85, two "
+            f"seeds lose {first:.1f} and {second:.1f} points, so differences between two pruned "
+            "runs are as uncertain."
         )
     pairs = [
         (s, records.accuracy(_name(s, "_min_cosine")) - records.accuracy(_name(s, "")))
@@ -154,7 +153,7 @@ def _verdict(records: Records) -> str:
     if records.has("prune_0.85_seed1", "prune_0.85_topk"):
         gap = records.accuracy("prune_0.85_topk") - records.accuracy("prune_0.85_seed1")
         text.append(
-            f"Top-k, which is biased, is {gap:+.1f} points from stochastic pruning at 0.85"
+            f"Top-k, which is biased, differs from stochastic pruning by {gap:+.1f} points at 0.85"
             + (
                 ", as the paper says."
                 if gap < 0
@@ -168,14 +167,13 @@ def _verdict(records: Records) -> str:
             for i in ("0", "0.8")
         )
         text.append(
-            f"Pruning the input's product to 0.8 beside the weight's costs {dense - pruned:.1f} "
-            f"points "
-            "in the mean: its noise flows on through all layers below."
+            f"Pruning the input's product to 0.8 in addition costs {dense - pruned:.1f} points on "
+            "average, because its noise is passed on to all earlier layers."
         )
     if _is_trained(records):
         text.append(
-            "**What to do**: prune for the weight's gradient (`Prune(weight=0.9, input=0)`, the "
-            "default) and leave the input's product dense; where both have to be sparse, stay at "
-            '0.7 or spread the sparsity (`allocation="min_cosine"`).'
+            "**What to do**: prune only for the weight's gradient (`Prune(weight=0.9, input=0)`); "
+            "if both products have to be sparse, use 0.7 at most, or spread the sparsity "
+            '(`allocation="min_cosine"`).'
         )
-    return "**What comes out.** " + " ".join(text)
+    return "**Result.** " + " ".join(text)

@@ -6,7 +6,7 @@ from .formats import measured_cosine
 from .records import Records, cell, spread_of_plain, table
 
 ROWS = {
-    "format_1-3-0_seed1": ("a scale for each layer, fresh in every pass", "-"),
+    "format_1-3-0_seed1": ("a scale for each layer, new in every pass", "-"),
     "scale_predicted_epoch": ("a scale for each layer, predicted once an epoch", "64.8 %"),
     "scale_dynamic": ("one dynamic loss scale", "3 %"),
     "scale_static13": ("one static loss scale, 2^13", "26.7 %"),
@@ -24,11 +24,9 @@ def section(records: Records) -> str:
     rows.append(["plain", cell(records, "plain_seed1"), "1", "70.4 %"])
     text = [
         "### The scale of FP4",
-        "The lognormal paper's Table 4 for 1-3-0 (its column is of a ResNet-18 on ImageNet); "
-        "ours are "
-        "of the ResNet-20 with unbiased rounding, one seed. The cosine of gradient and rounded "
-        "gradient "
-        "is a median over layers and epochs.",
+        "The lognormal paper's Table 4 for 1-3-0. The paper's column is for a ResNet-18 on "
+        "ImageNet, the others are for the ResNet-20 with unbiased rounding, one seed. The cosine "
+        "of gradient and rounded gradient is a median over layers and epochs.",
         table(["scale", "test accuracy", "cosine", "the paper"], rows),
     ]
     if records.has(*ROWS):
@@ -43,16 +41,18 @@ def section(records: Records) -> str:
         elif gap > -chance:
             verdict = (
                 "**Agrees in part**: a scale for each layer is as good as the best scale for the "
-                "loss, which nobody knows beforehand"
+                "loss, which is not known beforehand"
             )
         else:
             verdict = "**Does not agree**: a scale for the loss is better than one for each layer"
         text.append(
-            f"{verdict} (the best of those, {ROWS[best][0]}, is {gap:.1f} points behind the fresh "
-            f"one; two runs differ by chance by up to {chance:.1f}). A scale that was predicted at "
-            f"the start of an epoch is {fresh - old:.1f} points behind a fresh one: probably, with "
-            f"{records['scale_predicted_epoch'].config['epochs']} epochs, gradients change within "
-            "one by more than a grid of seven powers of two bears. **What to do**: a fresh scale "
-            "for each layer, the default; it costs a maximum over the gradient."
+            f"{verdict} (the best of these, {ROWS[best][0]}, is {gap:.1f} points behind a new "
+            f"scale in every pass; two runs differ by chance by up to {chance:.1f}). A scale that "
+            f"is predicted at the start of an epoch is {fresh - old:.1f} points behind that, "
+            "probably because in a run of "
+            f"{records['scale_predicted_epoch'].config['epochs']} epochs gradients change within "
+            "an epoch by more than a grid of seven powers of two can represent. **What to do**: "
+            "compute a scale for each layer in every pass, the default; it costs a maximum over "
+            "the gradient."
         )
     return "\n\n".join(text)

@@ -6,7 +6,7 @@ from .records import Records, cell, spread_of_plain, table
 
 ROWS = {
     "plain_seed1": "plain",
-    "saved_4": "kept in 4 bits, exact activations",
+    "saved_4": "saved in 4 bits, exact activations",
     "everything": "the same, and a sparse backward pass (weight 0.9)",
     "int4_plain": "weights and activations rounded to INT4",
     "int4_fp4": "the same, and FP4 gradients (1-3-0)",
@@ -15,7 +15,7 @@ ROWS = {
 # A short run of each, by turns, with nothing else on the machine.
 ALONE = {
     "plain": ["alone_plain_1", "alone_plain_2"],
-    "kept in 4 bits, exact activations": ["alone_saved_4_1", "alone_saved_4_2"],
+    "saved in 4 bits, exact activations": ["alone_saved_4_1", "alone_saved_4_2"],
     "the same, and a sparse backward pass": ["alone_everything_1", "alone_everything_2"],
 }
 MIB = 1 << 20
@@ -53,12 +53,12 @@ def _costs(records: Records) -> str:
         ratio = step(names) / step(found["plain"])
         seconds = f"{1000 * step(names):.0f} ms ({ratio:.2f})"
         rows.append([title, seconds, _kept(records, names[0]), f"{peak:.0f} MiB"])
-    heads = ["", "a step", "autograd keeps", "peak memory of the process"]
+    heads = ["", "time of a step", "saved by autograd", "peak memory of the process"]
     run = records["alone_plain_1"]
     return (
-        f"What it costs: short runs by turns with nothing else on the machine, one thread, batches "
-        f"of {run.config['batch']}, the better of two medians. The peak has the images and the "
-        "program in it.\n\n" + table(heads, rows)
+        f"Time and memory: short alternating runs with nothing else on the machine, one thread, "
+        f"batches of {run.config['batch']}, the better of two medians. The peak includes the "
+        "images and the program.\n\n" + table(heads, rows)
     )
 
 
@@ -72,8 +72,8 @@ def section(records: Records) -> str:
     if records.has("int4_plain", "int4_fp4"):
         gap = records.accuracy("int4_plain") - records.accuracy("int4_fp4")
         text.append(
-            f"FP4 gradients cost {gap:.1f} points beside INT4 weights and activations (the paper, "
-            "the other way round: INT4 beside FP4 gradients costs 0.3)."
+            f"With INT4 weights and activations, FP4 gradients cost {gap:.1f} points (in the "
+            "paper, INT4 costs 0.3 points with FP4 gradients)."
         )
     if records.has("everything", "saved_4", "plain_seed1"):
         plain = records.accuracy("plain_seed1")
@@ -82,8 +82,8 @@ def section(records: Records) -> str:
             "Saving tensors in 4 bits changes the accuracy by "
             f"{records.accuracy('saved_4') - plain:+.1f} points, everything together by "
             f"{records.accuracy('everything') - plain:+.1f}; two single runs differ by chance by "
-            f"{1.4 * deviation:.1f} (standard deviation). **What to do**: switch on what is scarce "
-            "(memory: `saved=`, `activations=`; backward time: `Prune(weight=0.9)`), not all there "
-            "is."
+            f"{1.4 * deviation:.1f} (standard deviation). **What to do**: use only the settings "
+            "that save what is scarce (memory: `saved=`, `activations=`; backward time: "
+            "`Prune(weight=0.9, input=0)`)."
         )
     return "\n\n".join(text)
