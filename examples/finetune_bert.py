@@ -1,6 +1,8 @@
 """Fine-tunes a BERT to tell positive sentences from negative ones, in less memory:
 
     python examples/finetune_bert.py --data SST2 --weights MODEL --saved 4 --activations 3
+    python examples/finetune_bert.py --saved 4 --checkpoint run.pt  # started again it resumes
+    torchrun --nproc-per-node 2 examples/finetune_bert.py --saved 4 --checkpoint run.pt
 
 SST2 is a folder with the files train.tsv and dev.tsv of GLUE's SST-2, MODEL one that
 save_pretrained() of transformers wrote, with its tokenizer. Without them the example trains a small
@@ -8,12 +10,15 @@ BERT with random weights on generated sentences, so that nothing is downloaded.
 """
 
 import argparse
+import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import transformers
+from torch.nn.parallel import DistributedDataParallel
 
 import slimgrad as sg
 
@@ -127,6 +132,36 @@ def evaluate(model: torch.nn.Module, sentences: Sentences) -> tuple[float, float
     return loss / len(order), right / len(order)
 
 
+def save(path: Path, step: int, shared: dict, own: dict) -> None:
+    """Rank 0 writes one file, which appears when it is complete: the state of what all ranks share,
+    and of each rank what is its own, with that of the generator that dropout draws from."""
+    mine = {name: part.state_dict() for name, part in own.items()}
+    mine["generator"] = torch.get_rng_state()
+    ranks = [mine]
+    if dist.is_initialized():
+        ranks = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+        dist.gather_object(mine, ranks)
+    if ranks is not None:
+        state = {name: part.state_dict() for name, part in shared.items()}
+        unfinished = path.with_name(f"{path.name}.part")
+        torch.save(state | {"step": step, "ranks": ranks}, unfinished)
+        unfinished.replace(path)
+
+
+def load_state(path: Path, rank: int, shared: dict, own: dict) -> int:
+    """Returns the step to continue at. Ranks that the run did not have take the state of rank 0."""
+    state = torch.load(path, weights_only=True)
+    for name, part in shared.items():
+        part.load_state_dict(state[name])
+    is_new = rank >= len(state["ranks"])
+    mine = state["ranks"][0 if is_new else rank]
+    for name in own.keys() & mine.keys():
+        own[name].load_state_dict(mine[name])
+    if not is_new:
+        torch.set_rng_state(mine["generator"])
+    return state["step"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="a folder with train.tsv and dev.tsv of SST-2")
@@ -137,8 +172,14 @@ def main() -> None:
     parser.add_argument("--saved", help="bits of what autograd saves: 8, 4, 2 or exact")
     parser.add_argument("--activations", help="bits that activations save: 1 to 4 or exact")
     parser.add_argument("--gradients", help="fp8, fp6 or fp4")
+    parser.add_argument("--checkpoint", type=Path, help="a file to save to, and to resume from")
+    parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
+    parser.add_argument("--codec", default="uniform8", help="of gradients between processes")
     arguments = parser.parse_args()
 
+    ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    if ranks > 1:  # torchrun started it
+        dist.init_process_group("gloo")
     torch.manual_seed(arguments.seed)
     tokenizer, model = load(arguments.weights)
     training, held_out = prepare(arguments.data, tokenizer)
@@ -147,19 +188,36 @@ def main() -> None:
         for name in ("saved", "activations")
         if (value := getattr(arguments, name)) is not None
     }
+    own, trained = {}, model
     if bits or arguments.gradients:
-        sg.compress(model, arguments.gradients, seed=arguments.seed, **bits)
+        own["compression"] = sg.compress(model, arguments.gradients, seed=arguments.seed, **bits)
+    if ranks > 1:  # after compress(); with one bucket, so that a resumed run has the same bits
+        trained = DistributedDataParallel(model, bucket_cap_mb=1000)
+        own["exchange"] = sg.distributed.register(trained, arguments.codec)
+        torch.manual_seed(sg.derive_seed(arguments.seed, rank))  # of dropout
     optimizer, schedule = optimizer_of(model, arguments.steps, arguments.rate)
+    shared = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    path, start = arguments.checkpoint, 0
+    if path and path.exists():
+        start = load_state(path, rank, shared, own)
+        print(f"rank {rank} continues at step {start}")
     model.train()
-    for step in range(arguments.steps):
-        batch = training.batch(rows_of(step, len(training.tokens), arguments.seed))
+    for step in range(start, arguments.steps):
+        rows = rows_of(step, len(training.tokens), arguments.seed)
+        batch = training.batch(rows[rank::ranks])  # ranks share a batch
         optimizer.zero_grad()
-        loss = model(**batch).loss
+        loss = trained(**batch).loss
         loss.backward()
         optimizer.step()
         schedule.step()
-        if step % 100 == 0 or step == arguments.steps - 1:
+        if rank == 0 and (step % 100 == 0 or step == arguments.steps - 1):
             print(f"step {step}: loss {loss.item():.3f}", flush=True)
+        if path and (step + 1) % arguments.save_every == 0:
+            save(path, step + 1, shared, own)
+    if ranks > 1:
+        dist.destroy_process_group()
+    if rank > 0:
+        return
     saved = sg.saved_bytes(model, training.batch(list(range(BATCH))))
     print(f"{saved.total / 2**20:.1f} MiB saved by autograd for a batch of {BATCH}", end="")
     print(f", {saved.plain / 2**20:.1f} MiB without compression")

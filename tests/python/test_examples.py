@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,27 @@ def test_finetune_bert(options, tmp_path):
     )
     assert float(re.search(r"accuracy ([\d.]+)", out)[1]) > 0.9, out
     assert (float(re.search(r"([\d.]+) MiB saved", out)[1]) < 1) == bool(options), out
+
+
+def test_finetune_bert_resumes(tmp_path):
+    """To the bit, from the middle of a run that is killed; with two processes, too."""
+    pytest.importorskip("transformers")
+    script = [EXAMPLES / "finetune_bert.py", "--rate", 5e-3, "--steps", 100, "--save-every", 5]
+    script += ["--saved", 4, "--activations", 3, "--checkpoint"]
+    kept = {"cwd": tmp_path, "env": {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}}
+    whole = run(sys.executable, *script, "whole.pt", **kept)
+    begin = [sys.executable, *map(str, script), "parts.pt"]
+    with subprocess.Popen(begin, stdout=subprocess.DEVNULL, **kept) as killed:
+        while not (tmp_path / "parts.pt").exists() and killed.poll() is None:
+            time.sleep(0.01)
+        killed.kill()
+    shutil.copy(tmp_path / "parts.pt", tmp_path / "two.pt")
+    parts = run(sys.executable, *script, "parts.pt", **kept)
+    assert 0 < int(re.search(r"rank 0 continues at step (\d+)", parts)[1]) < 100
+    assert re.search("held out.*", parts)[0] == re.search("held out.*", whole)[0]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    two = run(sys.executable, *launch, *script, "two.pt", **kept)
+    assert "rank 1 continues" in two and "held out" in two
 
 
 @pytest.mark.parametrize("name", SMALL_NOTEBOOKS)
