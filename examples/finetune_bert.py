@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="a folder with train.tsv and dev.tsv of SST-2")
     parser.add_argument("--weights", type=Path, help="a folder of a pretrained BERT")
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, default=STEPS, help="in all, also when resumed")
     parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--saved", help="bits of what autograd saves: 8, 4, 2 or exact")
