@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import testdevice
 import torch
+from test_fake_driver import atens_operators
 from test_fake_driver import run as run_with_fake_driver
 
 from slimgrad.doctor import command, device_test
@@ -126,6 +127,7 @@ def test_report_of_the_test_device():
     assert found["device_test"]["facts"] == {"device": "testdevice:0"}
 
 
+@atens_operators
 def test_report_by_the_launch_path_of_cuda(tmp_path):
     done, calls = run_with_fake_driver(tmp_path, program=COMMAND.format(name="cuda", arguments=[]))
     assert done.returncode == 0, done.stderr + done.stdout
