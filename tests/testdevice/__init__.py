@@ -66,6 +66,9 @@ def _module(name: str) -> types.ModuleType:
         "set_rng_state": lambda state, device=None: None,
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
     }
+    # There is one stream: FSDP may have the CPU's.
+    functions |= {key: getattr(torch.cpu, key) for key in ("Event", "Stream", "current_stream")}
+    functions["stream"] = torch.cpu.stream
     for key, function in functions.items():
         setattr(module, key, function)
     return module

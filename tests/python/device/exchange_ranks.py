@@ -9,9 +9,12 @@ import torch
 import torch.distributed as dist
 from apply_samples import same
 from ranks import join_group, leave_group
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 
 import slimgrad as sg
 from slimgrad.distributed import Codec, ExchangeError, all_gather, all_reduce, reduce_scatter
+from slimgrad.doctor.device_test import recorded
 
 # More than a frame; not coded; with tails; empty.
 SIZES = (1_200_000, 17, 5_001, 0, 4_095, 40_001)
@@ -178,17 +181,21 @@ def network():
     )
 
 
+def train_step(model, optimizer, where, seed):
+    torch.manual_seed(seed)
+    x, y = torch.randn(32, 100).to(where), torch.randn(32, 90).to(where)
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+
+
 def trained(rank, where, codec, options):
     model = network().to(where)
     parallel = torch.nn.parallel.DistributedDataParallel(model)
     plan = sg.distributed.register(parallel, codec, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
-        torch.manual_seed(100 * step + rank)
-        x, y = torch.randn(32, 100).to(where), torch.randn(32, 90).to(where)
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(parallel(x), y).backward()
-        optimizer.step()
+        train_step(parallel, optimizer, where, 100 * step + rank)
     return [p.detach().cpu() for p in model.parameters()], plan
 
 
@@ -210,6 +217,26 @@ def data_parallel(rank, world, device):
             assert all(torch.equal(a, other) for other in gathered)
 
 
+def fully_sharded(rank, world, device):
+    """FSDP2's reduce-scatter. With error feedback nothing is drawn, so that two registrations of a
+    group, whose draws differ, give the same bits."""
+    for name in ("packed8", "packed4"):
+        results = []
+        for where in ("cpu", device):
+            model, mesh = network().to(where), DeviceMesh(torch.device(where).type, range(world))
+            for module in (model[0], model[2], model):
+                fully_shard(module, mesh=mesh)
+            plan = sg.distributed.register(model, Codec.parse(name, error_feedback=True))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with recorded() as launches:
+                for step in range(3):
+                    train_step(model, optimizer, where, 100 * step + rank)
+            assert any("uniform_encode" in kernel for kernel, *_ in launches) == (where == device)
+            assert plan.step == 3 and plan.residual_bytes() > 0
+            results.append([p.to_local().detach().cpu() for p in model.parameters()])
+        assert all(map(torch.equal, *results))
+
+
 CHECKS = {
     "sums": sums,
     "types": many_types,
@@ -218,6 +245,7 @@ CHECKS = {
     "host": coded_on_the_host,
     "nonfinite": nonfinite,
     "parallel": data_parallel,
+    "sharded": fully_sharded,
     "twice": waited_for_twice,
 }
 

@@ -21,6 +21,10 @@ def test_data_parallel_training(tmp_path):
     run_ranks(exchange_ranks.check, (("parallel",),), 2)
 
 
+def test_fully_sharded_training():
+    run_ranks(exchange_ranks.check, (("sharded",),), 2)
+
+
 CAUSES = {
     "settings": "a header with seed",
     "divisor": "a header with divide_by",
