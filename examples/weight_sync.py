@@ -11,6 +11,7 @@ joins late, or lost a file, starts from the next full one.
 
 import argparse
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -152,5 +153,5 @@ if __name__ == "__main__":
         Path(options.folder).mkdir(parents=True, exist_ok=True)
         mp.spawn(through_folder, (options,), nprocs=1 + RECEIVERS)
     else:
-        store = f"/tmp/weight_sync.{os.getpid()}"
-        mp.spawn(over_gloo, (options, store), nprocs=1 + RECEIVERS)
+        with tempfile.TemporaryDirectory() as empty:
+            mp.spawn(over_gloo, (options, f"{empty}/store"), nprocs=1 + RECEIVERS)
