@@ -137,13 +137,13 @@ struct Symbol {
   std::uint64_t extra;
 };
 constexpr Symbol symbol_of(std::int64_t difference) {
-  if (difference == 0) return {0, 0, 0};
+  // No branch depends on what is not foreseen: the sign, and whether a dense value changed.
   const bool negative = difference < 0;
-  const std::uint64_t magnitude = negative ? 0 - static_cast<std::uint64_t>(difference)
-                                           : static_cast<std::uint64_t>(difference);
-  if (magnitude == std::uint64_t{1} << 63) return {255, 0, 0};
+  const std::uint64_t sign = 0 - std::uint64_t{negative};
+  const std::uint64_t magnitude = (static_cast<std::uint64_t>(difference) ^ sign) - sign;
   if (magnitude < 8)
-    return {static_cast<std::uint8_t>(2 * magnitude - 1 + (negative ? 1 : 0)), 0, 0};
+    return {static_cast<std::uint8_t>(2 * magnitude - (difference > 0 ? 1 : 0)), 0, 0};
+  if (magnitude == std::uint64_t{1} << 63) return {255, 0, 0};
   const int width = std::bit_width(magnitude);
   const int next = static_cast<int>(magnitude >> (width - 2) & 1);
   return {static_cast<std::uint8_t>(15 + 2 * (2 * (width - 4) + next) + (negative ? 1 : 0)),

@@ -36,10 +36,25 @@ struct Parts {
       : num_bytes(bytes), part_bytes(width << log2) {}
   std::size_t count() const { return (num_bytes + part_bytes - 1) / part_bytes; }
   template <typename T>
-  std::span<T> of(std::span<T> bytes, std::size_t i) const {
+  std::span<T> of(std::span<T> bytes, std::size_t i, std::size_t parts = 1) const {
     const std::size_t first = i * part_bytes;
-    return bytes.subspan(first, std::min(part_bytes, num_bytes - first));
+    return bytes.subspan(first, std::min(parts * part_bytes, num_bytes - first));
   }
+};
+
+// Groups of blocks that one task works on, so that their lanes take turns; single ones where there
+// would be too few for the threads.
+struct Groups {
+  std::size_t num_blocks, size;
+
+  explicit Groups(std::size_t blocks)
+      : num_blocks(blocks), size(blocks < kFewBlocks ? 1 : kBlocksAtOnce) {}
+  std::size_t count() const { return (num_blocks + size - 1) / size; }
+  std::size_t first(std::size_t i) const { return i * size; }
+  std::size_t size_of(std::size_t i) const { return std::min(size, num_blocks - i * size); }
+
+ private:
+  static constexpr std::size_t kFewBlocks = 8;
 };
 
 static_assert(sizeof(Hash128) == 16);
@@ -71,8 +86,10 @@ void check_tensor(const DeltaTensor& tensor, const char* what) {
 
 // ---- encoding ----------------------------------------------------------------------------------
 
-// Larger tensors are sampled before it is decided how they are coded: 64 values of every step.
-constexpr int kWholeSampleLog2 = 16, kMostSteps = 6;
+// Larger tensors are sampled before it is decided how they are coded: 64 values of every step. If
+// too few of them changed to tell how likely that is, the step is shorter.
+constexpr int kWholeSampleLog2 = 16, kMostSteps = 8, kMostStepsOfRare = 6;
+constexpr std::uint64_t kEnoughChanges = 1024;
 constexpr std::size_t kBlocksOfSample = 32;  // a task
 
 class TensorEncoder {
@@ -110,7 +127,16 @@ class TensorEncoder {
   void sample() {
     const std::size_t num_values = base_.size() / type().width;
     const std::size_t parts = num_values == 0 ? 0 : (num_values - 1) >> kWholeSampleLog2;
-    const std::size_t step = std::size_t{64} << std::min<int>(std::bit_width(parts), kMostSteps);
+    const auto sample_at = [&](int most) {
+      return sample(std::size_t{64} << std::min<int>(std::bit_width(parts), most));
+    };
+    DeltaCounts counts = sample_at(kMostSteps);
+    if (std::bit_width(parts) > kMostStepsOfRare && counts.num_changes() < kEnoughChanges)
+      counts = sample_at(kMostStepsOfRare);
+    header_.code = choose_code(counts, num_values);
+  }
+
+  DeltaCounts sample(std::size_t step) {
     DeltaCounts counts;
     const std::size_t tasks = (blocks_.count() + kBlocksOfSample - 1) / kBlocksOfSample;
     for_tasks(tasks, parallel_, [&](std::int64_t task) {
@@ -121,7 +147,7 @@ class TensorEncoder {
       const std::lock_guard lock(mutex_);
       counts.add(part);
     });
-    header_.code = choose_code(counts, num_values);
+    return counts;
   }
 
   // Both hashes, and what is to be coded: everything is read from memory once, a lane at a time.
@@ -217,9 +243,10 @@ class TensorDecoder {
       check_base_hash(header_, base_leaves);
     }
     if (in_place && header_.block_bytes.empty()) return;
-    if (in_place) undo_.resize(blocks.count());
+    const Groups groups(blocks.count());
+    if (in_place) undo_.resize(groups.count());
     try {
-      decode(blocks, first ? std::function<void(std::size_t)>() : hash_base);
+      decode(blocks, groups, first ? std::function<void(std::size_t)>() : hash_base);
       if (!first) check_base_hash(header_, base_leaves);
       if (damaged_ || root_of(leaves_) != header_.result)
         fail(PayloadErrorCode::kBadBlock, damaged_
@@ -227,7 +254,7 @@ class TensorDecoder {
                                               : "a damaged delta: another result than encoded");
     } catch (...) {  // also without memory, and what `parallel` throws
       for (std::size_t i = 0; i < undo_.size(); ++i)
-        undo_block(undo_[i], width_, blocks.of(out_, i));
+        undo_blocks(undo_[i], width_, blocks.of(out_, groups.first(i), groups.size));
       throw;
     }
   }
@@ -238,25 +265,29 @@ class TensorDecoder {
       leaves[i * kMostLanes + l] = hash128(lane_of(block, width_, l));
   }
 
-  void decode(const Parts& blocks, const std::function<void(std::size_t)>& before) {
-    std::vector<std::size_t> offsets = {header_bytes_};
-    for (const std::uint32_t size : header_.block_bytes) offsets.push_back(offsets.back() + size);
-    const bool unchanged = header_.block_bytes.empty();
+  void decode(const Parts& blocks, const Groups& groups,
+              const std::function<void(std::size_t)>& before) {
+    std::vector<Bytes> coded(blocks.count());
+    std::size_t offset = header_bytes_;
+    for (std::size_t i = 0; i < header_.block_bytes.size(); ++i) {
+      coded[i] = payload_.subspan(offset, header_.block_bytes[i]);
+      offset += header_.block_bytes[i];
+    }
     const DeltaTables tables(header_.code);
     leaves_.resize(num_lanes(base_.size() / width_));
-    for_tasks(blocks.count(), parallel_, [&](std::int64_t task) {
-      const auto i = static_cast<std::size_t>(task);
-      const std::span<std::uint8_t> values = blocks.of(out_, i);
-      if (before) before(i);
-      if (undo_.empty()) std::memcpy(values.data(), blocks.of(base_, i).data(), values.size());
-      if (!unchanged && header_.block_bytes[i] > 0) {
-        Pooled<DeltaScratch> scratch;
-        const Bytes bytes = payload_.subspan(offsets[i], header_.block_bytes[i]);
-        if (decode_block(bytes, values, header_.value_type(), tables, *scratch,
-                         undo_.empty() ? nullptr : &undo_[i]) != DecodeStatus::kOk)
-          damaged_ = true;
-      }
-      hash_lanes(values, i, leaves_);
+    for_tasks(groups.count(), parallel_, [&](std::int64_t task) {
+      const auto g = static_cast<std::size_t>(task);
+      const std::size_t first = groups.first(g), count = groups.size_of(g);
+      const std::span<std::uint8_t> values = blocks.of(out_, first, count);
+      for (std::size_t i = first; before && i < first + count; ++i) before(i);
+      if (undo_.empty())
+        std::memcpy(values.data(), blocks.of(base_, first, count).data(), values.size());
+      Pooled<DeltaScratch> scratch;
+      if (decode_blocks(std::span(coded).subspan(first, count), values, header_.value_type(),
+                        tables, *scratch, undo_.empty() ? nullptr : &undo_[g]) != DecodeStatus::kOk)
+        damaged_ = true;
+      for (std::size_t i = first; i < first + count; ++i)
+        hash_lanes(blocks.of(out_, i), i, leaves_);
     });
   }
 

@@ -19,17 +19,10 @@
 #include "base/scratch.h"
 #include "formats/delta_header.h"
 #include "kernels/coding/delta_scan.h"
+#include "kernels/coding/delta_write.h"
 #include "kernels/coding/rans.h"
 
 namespace slimgrad {
-
-// A symbol as the encoder keeps it until its table is known: of a dense value, or of a sparse
-// change, with its gap and slot. Raw bits are kept beside it.
-struct KeptSymbol {
-  std::uint8_t context, symbol;
-  std::uint16_t gap = 0, start = 0;
-  std::uint16_t frequency = 0;  // of 2^16, from `start` on
-};
 
 // Memory of a thread, for blocks of kBlockValues.
 class DeltaScratch {
@@ -38,34 +31,47 @@ class DeltaScratch {
   std::uint64_t* dense_marks() { return dense_marks_.reserve(delta_format::kLaneValues / 64); }
   std::uint8_t* classes(std::size_t lane) {
     constexpr std::size_t kSize = delta_format::kLaneValues + kernels::kClassMargin;
-    return classes_.reserve(delta_format::kMostLanes * kSize) + lane * kSize;
+    return classes_.reserve(kernels::kMostTurns * kSize) + lane * kSize;
   }
   std::uint32_t* sums(std::size_t lane) {
     constexpr std::size_t kSize = delta_format::kLaneValues / 8 + 1 + kernels::kSumMargin;
-    return sums_.reserve(delta_format::kMostLanes * kSize) + lane * kSize;
+    return sums_.reserve(kernels::kMostTurns * kSize) + lane * kSize;
   }
   std::uint32_t* positions(std::size_t lane) {
-    return positions_.reserve(delta_format::kBlockValues) + lane * delta_format::kLaneValues;
+    constexpr std::size_t kSize = delta_format::kLaneValues + kernels::kMarkMargin;
+    return positions_.reserve(kernels::kMostTurns * kSize) + lane * kSize;
+  }
+  // Of a lane.
+  kernels::KeptSymbol* kept(std::size_t lane) {
+    return kept_.reserve(kernels::kMostTurns * delta_format::kLaneValues) +
+           lane * delta_format::kLaneValues;
+  }
+  std::uint64_t* extras(std::size_t lane) {
+    constexpr std::size_t kSize = delta_format::kLaneValues + 1;
+    return extras_.reserve(kernels::kMostTurns * kSize) + lane * kSize;
   }
   std::uint8_t* stream(std::size_t size) { return stream_.reserve(size); }
-  KeptSymbol* kept() { return kept_.reserve(delta_format::kLaneValues); }
   kernels::DeltaChange* changes(std::size_t size) { return changes_.reserve(size); }
   std::size_t bytes() const {
     return marks_.bytes() + dense_marks_.bytes() + classes_.bytes() + sums_.bytes() +
-           positions_.bytes() + stream_.bytes() + kept_.bytes() + changes_.bytes();
+           positions_.bytes() + kept_.bytes() + extras_.bytes() + stream_.bytes() +
+           changes_.bytes();
   }
 
  private:
-  Scratch<std::uint64_t> marks_, dense_marks_;
+  Scratch<std::uint64_t> marks_, dense_marks_, extras_;
   Scratch<std::uint8_t> classes_, stream_;
   Scratch<std::uint32_t> sums_, positions_;
-  Scratch<KeptSymbol> kept_;
+  Scratch<kernels::KeptSymbol> kept_;
   Scratch<kernels::DeltaChange> changes_;
 };
 
+// What is coded of a lane: dense values, then sparse changes. Of a tensor that is dense throughout
+// nothing is kept but whether it changed: that would be several times the tensor.
 struct CodedLane {
-  std::vector<KeptSymbol> dense, sparse;                 // dense is empty if all values are
-  std::vector<std::uint64_t> dense_extra, sparse_extra;  // of those symbols that have raw bits
+  std::vector<kernels::KeptSymbol> symbols;
+  std::vector<std::uint64_t> extras;  // raw bits, of those symbols that have some
+  std::size_t num_sparse = 0;
   bool is_changed = false;
 };
 using CodedBlock = std::array<CodedLane, delta_format::kMostLanes>;
@@ -82,11 +88,9 @@ struct SymbolCounts {
 struct DeltaEncodeTables {
   explicit DeltaEncodeTables(const DeltaCode& code);
 
-  using Table = std::array<kernels::WideSymbol, 256>;
-  std::vector<Table> tables;
-  std::array<const Table*, delta_format::kContexts> of_context = {};
-  Table gaps;
-  std::array<kernels::WideFrequency, delta_format::kContexts> slots;  // of whole hazards
+  std::vector<kernels::SymbolTable> tables;
+  kernels::SymbolTable gaps;
+  kernels::WriteTables by_context;
 };
 
 // REQUIRES of all: base and changed are blocks, or lanes, of the same number of values.
@@ -113,29 +117,31 @@ struct DeltaTables {
   const DeltaCode& code;
   std::vector<kernels::RansDecodeTable> tables;
   kernels::RansDecodeTable gap_table;
-  std::array<const std::uint32_t*, 256> dense = {};  // by exponent
-  kernels::ChangeTables sparse;
+  kernels::ChangeTables by_context;
 };
 
-// What was in a block before it was decoded in place.
+// What was in blocks before they were decoded in place.
 struct DeltaUndo {
-  std::vector<std::uint32_t> positions;  // none: `values` is the block
+  std::vector<std::uint32_t> positions;  // none: `values` is all of them
   std::vector<std::uint8_t> values;
 };
 
-// Writes the changed values of the block, and no others: `values` is a copy of the base, or the
-// base itself, in which case `undo` is not null. The base may be any values: whatever a wrong one
-// leads to, only the block is written.
-DecodeStatus decode_block(std::span<const std::uint8_t> bytes, std::span<std::uint8_t> values,
-                          const delta_format::ValueType& type, const DeltaTables& tables,
-                          DeltaScratch& scratch, DeltaUndo* undo);
-void undo_block(const DeltaUndo& undo, std::size_t width, std::span<std::uint8_t> values);
+// Blocks that are decoded together, so that their lanes take turns.
+inline constexpr std::size_t kBlocksAtOnce = kernels::kMostTurns / delta_format::kMostLanes;
 
-// A lane of a block.
+// Writes the changed values of blocks that follow one another, and no others: `values` is a copy of
+// the base, or the base itself, in which case `undo` is not null. The base may be any values:
+// whatever a wrong one leads to, only the blocks are written. REQUIRES: at most kBlocksAtOnce.
+DecodeStatus decode_blocks(std::span<const std::span<const std::uint8_t>> blocks,
+                           std::span<std::uint8_t> values, const delta_format::ValueType& type,
+                           const DeltaTables& tables, DeltaScratch& scratch, DeltaUndo* undo);
+void undo_blocks(const DeltaUndo& undo, std::size_t width, std::span<std::uint8_t> values);
+
+// A lane of blocks that follow one another.
 template <typename T>
-std::span<T> lane_of(std::span<T> block, std::size_t width, std::size_t lane) {
+std::span<T> lane_of(std::span<T> blocks, std::size_t width, std::size_t lane) {
   const std::size_t first = lane * width * delta_format::kLaneValues;
-  return block.subspan(first, std::min(width * delta_format::kLaneValues, block.size() - first));
+  return blocks.subspan(first, std::min(width * delta_format::kLaneValues, blocks.size() - first));
 }
 
 }  // namespace slimgrad

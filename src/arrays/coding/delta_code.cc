@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 #include "base/portable_math.h"
 #include "math/coding/frequencies.h"
@@ -158,6 +159,13 @@ void DeltaCounts::add(const DeltaCounts& other) {
     std::array<std::uint32_t, 256>& sums = changes_of(e);
     for (std::size_t s = 0; s < 256; ++s) sums[s] += (*other.changes[e])[s];
   }
+}
+
+std::uint64_t DeltaCounts::num_changes() const {
+  std::uint64_t sum = 0;
+  for (const auto& of_exponent : changes)
+    if (of_exponent) sum += std::accumulate(of_exponent->begin(), of_exponent->end(), 0ull);
+  return sum;
 }
 
 DeltaCode choose_code(const DeltaCounts& counts, std::uint64_t num_values) {

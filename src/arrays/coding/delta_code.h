@@ -26,6 +26,7 @@ struct DeltaCounts {
     return *changes[exponent];
   }
   void add(const DeltaCounts& other);
+  std::uint64_t num_changes() const;
 };
 
 // All but the tables. The same on every machine, as is what follows.

@@ -5,6 +5,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -52,72 +53,6 @@ inline void sums_plainly(const std::uint8_t* classes, std::size_t first_group,
     sums[g + 1] = sums[g];
     for (std::size_t i = 8 * g; i < 8 * g + 8; ++i) sums[g + 1] += hazards[classes[i]];
   }
-}
-
-// Where a lane stands.
-struct LaneState {
-  std::uint32_t origin = 0;  // the hazards up to and with the last change
-  std::size_t group = 0;
-};
-
-// `search(sums, group, target)`: the first group from `group` on whose hazards reach beyond the
-// target.
-template <typename Search>
-inline bool decode_change(ChangeLane& lane, LaneState& at, std::size_t k,
-                          const ChangeTables& tables, const Search& search) noexcept {
-  WideRansDecoder decoder = lane.decoder;
-  WideRansWords words = lane.words;
-  const std::uint8_t gap_symbol = decoder.symbol(tables.gaps, words);
-  std::uint64_t extra = 0;
-  if (gap_symbol >= 16) extra = decoder.raw(delta_format::gap_extra_bits(gap_symbol), words);
-  const std::uint32_t bucket = delta_format::gap_of(gap_symbol, extra) << kGapBits;
-  const std::uint32_t slot = decoder.slot(kGapBits), origin = at.origin;
-  if (lane.sums[(lane.num_values + 7) / 8] - origin <= (bucket | slot)) return false;
-  const std::uint32_t target = origin + (bucket | slot);
-  const std::size_t group = search(lane.sums, at.group, target);
-  // Which of the eight: without branches, as none of them would be foreseen.
-  const std::uint8_t* const eight = lane.classes + 8 * group;
-  std::uint32_t before = lane.sums[group], sum = before, index = 0;
-  for (int i = 0; i < 7; ++i) {
-    sum += tables.hazards[eight[i]];
-    const bool passed = sum <= target;
-    index += passed ? 1 : 0;
-    before = passed ? sum : before;
-  }
-  const std::uint8_t value_class = eight[index];
-  const std::uint32_t hazard = tables.hazards[value_class];
-  const std::uint32_t low = before - origin, high = low + hazard;
-  const std::uint32_t start = std::max(low, bucket) - bucket;
-  const std::uint32_t stop = std::min(high - bucket, delta_format::kGapUnit);
-  decoder.take(slot - start, stop - start, kGapBits, words);
-  at = {before + hazard, group};
-  DeltaChange& change = lane.changes[k];
-  change.position = static_cast<std::uint32_t>(8 * group) + index;
-  change.symbol = decoder.symbol(tables.symbols[value_class], words);
-  change.extra =
-      change.symbol < 15 ? 0 : decoder.raw(delta_format::extra_bits_of(change.symbol), words);
-  lane.decoder = decoder;
-  lane.words = words;
-  return true;
-}
-
-template <typename Search>
-bool decode_all(std::span<ChangeLane> lanes, const ChangeTables& tables,
-                const Search& search) noexcept {
-  std::array<LaneState, delta_format::kMostLanes> at;
-  std::size_t most = 0, least = ~std::size_t{0};
-  for (const ChangeLane& lane : lanes) {
-    most = std::max(most, lane.num_changes);
-    least = std::min(least, lane.num_changes);
-  }
-  for (std::size_t k = 0; k < least; ++k)
-    for (std::size_t l = 0; l < lanes.size(); ++l)
-      if (!decode_change(lanes[l], at[l], k, tables, search)) return false;
-  for (std::size_t k = least; k < most; ++k)
-    for (std::size_t l = 0; l < lanes.size(); ++l)
-      if (k < lanes[l].num_changes && !decode_change(lanes[l], at[l], k, tables, search))
-        return false;
-  return true;
 }
 
 }  // namespace slimgrad::kernels::delta_scan
@@ -170,6 +105,29 @@ std::size_t mark_zeros(const std::uint8_t* classes, std::size_t num_values, std:
   return mark_where<std::uint8_t>(num_values, marks, [&](std::size_t i) {
     return hn::Eq(hn::LoadU(d, classes + i), hn::Zero(d));
   });
+}
+
+// Four at a time, whether there are so many or not: where marks are set, and how many are, is
+// random, and a branch for each would not be foreseen. Compiled for every target for its
+// instructions on bits.
+std::size_t positions_of(const std::uint64_t* marks, std::size_t num_values,
+                         std::uint32_t* positions) {
+  constexpr std::uint64_t kHighest = std::uint64_t{1} << 63;
+  std::size_t count = 0;
+  for (std::size_t m = 0; m < (num_values + 63) / 64; ++m) {
+    std::uint64_t word = marks[m];
+    const auto num_marks = static_cast<std::size_t>(std::popcount(word));
+    const auto first = static_cast<std::uint32_t>(64 * m);
+    std::size_t k = 0;
+    do {  // The highest bit makes no difference while a mark is left, and after that nobody looks.
+      for (std::size_t i = k; i < k + kMarkMargin; ++i, word &= word - 1)
+        positions[count + i] =
+            first + static_cast<std::uint32_t>(std::countr_zero(word | kHighest));
+      k += kMarkMargin;
+    } while (k < num_marks);
+    count += num_marks;
+  }
+  return count;
 }
 
 template <typename Word>
@@ -235,8 +193,154 @@ std::size_t sum_groups([[maybe_unused]] const std::uint8_t* classes,
 #endif
 }
 
-bool decode_lanes(std::span<ChangeLane> lanes, const ChangeTables& tables) {
-  const auto search = [](const std::uint32_t* sums, std::size_t group, std::uint32_t target) {
+template <typename Word>
+HWY_INLINE void decode_value(ChangeLane& lane, std::size_t k, const ValueType& type,
+                             const ChangeTables& tables) {
+  const std::size_t i = lane.positions == nullptr ? k : lane.positions[k];
+  const Word from = load<Word>(lane.values, i);
+  WideRansDecoder decoder = lane.decoder;
+  WideRansWords words = lane.words;
+  const auto exponent = static_cast<std::size_t>(delta_format::exponent_of(from, type));
+  // Whether a dense value changed is not foreseen: one that did not is written, too.
+  const std::uint8_t symbol = decoder.symbol(tables.dense[exponent], words);
+  const std::uint64_t extra =
+      symbol < 15 ? 0 : decoder.raw(delta_format::extra_bits_of(symbol), words);
+  const Word to =
+      delta_format::add_difference(from, delta_format::difference_of(symbol, extra), type.kind);
+  std::memcpy(lane.values + i * sizeof(Word), &to, sizeof(Word));
+  lane.decoder = decoder;
+  lane.words = words;
+}
+
+template <typename Word>
+void decode_dense_of(std::span<ChangeLane> lanes, const ValueType& type,
+                     const ChangeTables& tables) {
+  std::size_t least = ~std::size_t{0}, most = 0;
+  for (const ChangeLane& lane : lanes) {
+    least = std::min(least, lane.num_dense);
+    most = std::max(most, lane.num_dense);
+  }
+  least = std::min(least, most);  // without lanes
+  for (std::size_t k = 0; k < least; ++k)
+    for (ChangeLane& lane : lanes) decode_value<Word>(lane, k, type, tables);
+  for (std::size_t k = least; k < most; ++k)
+    for (ChangeLane& lane : lanes)
+      if (k < lane.num_dense) decode_value<Word>(lane, k, type, tables);
+}
+
+void dense_of_width(std::span<ChangeLane> lanes, const ValueType& type,
+                    const ChangeTables& tables) {
+  switch (type.width) {
+    case 1:
+      return decode_dense_of<std::uint8_t>(lanes, type, tables);
+    case 2:
+      return decode_dense_of<std::uint16_t>(lanes, type, tables);
+    case 4:
+      return decode_dense_of<std::uint32_t>(lanes, type, tables);
+    default:
+      return decode_dense_of<std::uint64_t>(lanes, type, tables);
+  }
+}
+
+// Where a lane stands.
+struct LaneState {
+  std::uint32_t origin = 0;  // the hazards up to and with the last change
+  std::size_t group = 0;
+};
+
+// A value of a group of eight: its place, its hazard and those of the values before it.
+struct InGroup {
+  std::uint32_t index, before, hazard;
+};
+
+template <typename Search>
+HWY_INLINE bool decode_change(ChangeLane& lane, LaneState& at, std::size_t k,
+                              const ChangeTables& tables, const Search& search) noexcept {
+  WideRansDecoder decoder = lane.decoder;
+  WideRansWords words = lane.words;
+  const std::uint8_t gap_symbol = decoder.symbol(tables.gaps, words);
+  std::uint64_t extra = 0;
+  if (gap_symbol >= 16) extra = decoder.raw(delta_format::gap_extra_bits(gap_symbol), words);
+  const std::uint32_t bucket = delta_format::gap_of(gap_symbol, extra) << kGapBits;
+  const std::uint32_t slot = decoder.slot(kGapBits), origin = at.origin;
+  if (lane.sums[(lane.num_values + 7) / 8] - origin <= (bucket | slot)) return false;
+  const std::uint32_t target = origin + (bucket | slot);
+  const std::size_t group = search.group(lane.sums, at.group, target);
+  const std::uint8_t* const eight = lane.classes + 8 * group;
+  const InGroup found = search.within(eight, target - lane.sums[group]);
+  const std::uint32_t before = lane.sums[group] + found.before, hazard = found.hazard;
+  const std::uint8_t value_class = eight[found.index];
+  const std::uint32_t low = before - origin, high = low + hazard;
+  const std::uint32_t start = std::max(low, bucket) - bucket;
+  const std::uint32_t stop = std::min(high - bucket, delta_format::kGapUnit);
+  decoder.take(slot - start, stop - start, kGapBits, words);
+  at = {before + hazard, group};
+  DeltaChange& change = lane.changes[k];
+  change.position = static_cast<std::uint32_t>(8 * group) + found.index;
+  change.symbol = decoder.symbol(tables.symbols[value_class], words);
+  change.extra =
+      change.symbol < 15 ? 0 : decoder.raw(delta_format::extra_bits_of(change.symbol), words);
+  lane.decoder = decoder;
+  lane.words = words;
+  return true;
+}
+
+template <typename Search>
+HWY_INLINE bool decode_all(std::span<ChangeLane> lanes, const ChangeTables& tables,
+                           const Search& search) noexcept {
+  std::array<LaneState, kMostTurns> at;
+  std::size_t most = 0, least = ~std::size_t{0};
+  for (const ChangeLane& lane : lanes) {
+    most = std::max(most, lane.num_changes);
+    least = std::min(least, lane.num_changes);
+  }
+  least = std::min(least, most);  // without lanes
+  for (std::size_t k = 0; k < least; ++k)
+    for (std::size_t l = 0; l < lanes.size(); ++l)
+      if (!decode_change(lanes[l], at[l], k, tables, search)) return false;
+  for (std::size_t k = least; k < most; ++k)
+    for (std::size_t l = 0; l < lanes.size(); ++l)
+      if (k < lanes[l].num_changes && !decode_change(lanes[l], at[l], k, tables, search))
+        return false;
+  return true;
+}
+
+// group(): the first from `group` on whose hazards reach beyond the target. within(): the first of
+// eight whose hazard reaches beyond the rest. No branch depends on which it is.
+struct PlainSearch {
+  const Hazards& hazards;
+
+  HWY_INLINE std::size_t group(const std::uint32_t* sums, std::size_t group,
+                               std::uint32_t target) const {
+    while (sums[group + 1] <= target) ++group;
+    return group;
+  }
+  HWY_INLINE InGroup within(const std::uint8_t* eight, std::uint32_t rest) const {
+    InGroup found = {};
+    std::uint32_t sum = 0;
+    for (int i = 0; i < 7; ++i) {
+      sum += hazards[eight[i]];
+      const std::uint32_t passed = 0 - std::uint32_t{sum <= rest};  // a mask
+      found.index -= passed;
+      found.before += hazards[eight[i]] & passed;
+    }
+    found.hazard = hazards[eight[found.index]];
+    return found;
+  }
+};
+
+#if HWY_TARGET == HWY_SCALAR
+using VectorSearch = PlainSearch;
+#else
+struct VectorSearch {
+  explicit VectorSearch(const Hazards& hazards) {
+    for (std::size_t c = 0; c < hazards.size(); ++c) {
+      low[c] = static_cast<std::uint8_t>(hazards[c]);
+      high[c] = static_cast<std::uint8_t>(hazards[c] >> 8);
+    }
+  }
+  HWY_INLINE std::size_t group(const std::uint32_t* sums, std::size_t group,
+                               std::uint32_t target) const {
     const hn::CappedTag<std::uint32_t, kSumMargin> d;
     const auto targets = hn::Set(d, target);
     for (;; group += hn::Lanes(d)) {
@@ -244,8 +348,41 @@ bool decode_lanes(std::span<ChangeLane> lanes, const ChangeTables& tables) {
       const std::intptr_t first = hn::FindFirstTrue(d, beyond);
       if (first >= 0) return group + static_cast<std::size_t>(first);
     }
-  };
-  return decode_all(lanes, tables, search);
+  }
+  HWY_INLINE InGroup within(const std::uint8_t* eight, std::uint32_t rest) const {
+    const hn::FixedTag<std::uint8_t, 16> d8;  // of which eight are used
+    const hn::FixedTag<std::uint16_t, 8> d16;
+    const hn::FixedTag<std::uint32_t, 4> d32;
+    const auto classes = hn::LoadU(d8, eight);
+    const auto hazards =
+        hn::BitCast(d16, hn::InterleaveLower(d8, hn::TableLookupBytes(hn::Load(d8, low), classes),
+                                             hn::TableLookupBytes(hn::Load(d8, high), classes)));
+    const auto zero = hn::Zero(d16);
+    auto first = hn::BitCast(d32, hn::InterleaveLower(d16, hazards, zero));
+    auto second = hn::BitCast(d32, hn::InterleaveUpper(d16, hazards, zero));
+    first = hn::Add(first, hn::ShiftLeftLanes<1>(d32, first));
+    second = hn::Add(second, hn::ShiftLeftLanes<1>(d32, second));
+    first = hn::Add(first, hn::ShiftLeftLanes<2>(d32, first));
+    second = hn::Add(second, hn::ShiftLeftLanes<2>(d32, second));
+    second = hn::Add(second, hn::Broadcast<3>(first));
+    alignas(16) std::uint32_t sums[12] = {};  // from 4 on, with a 0 before
+    hn::Store(first, d32, sums + 4);
+    hn::Store(second, d32, sums + 8);
+    const auto rests = hn::Set(d32, rest);
+    const std::size_t index =
+        8 - hn::CountTrue(d32, hn::Gt(first, rests)) - hn::CountTrue(d32, hn::Gt(second, rests));
+    return {static_cast<std::uint32_t>(index), sums[3 + index], sums[4 + index] - sums[3 + index]};
+  }
+
+  alignas(16) std::uint8_t low[16], high[16];
+};
+#endif
+
+bool decode_lanes(std::span<ChangeLane> lanes, const ChangeTables& tables) {
+  return decode_all(lanes, tables, VectorSearch{tables.hazards});
+}
+bool decode_plainly(std::span<ChangeLane> lanes, const ChangeTables& tables) {
+  return decode_all(lanes, tables, PlainSearch{tables.hazards});
 }
 
 std::size_t mark1(const std::uint8_t* a, const std::uint8_t* b, std::size_t n, std::uint64_t* m) {
@@ -278,7 +415,9 @@ HWY_EXPORT(mark4);
 HWY_EXPORT(classes2);
 HWY_EXPORT(classes4);
 HWY_EXPORT(mark_zeros);
+HWY_EXPORT(positions_of);
 HWY_EXPORT(sum_groups);
+HWY_EXPORT(dense_of_width);
 HWY_EXPORT(decode_lanes);
 }  // namespace delta_scan
 
@@ -311,6 +450,12 @@ void mark_dense(const std::uint8_t* classes, std::size_t num_values,
     if (i % 64 == 0) marks[i / 64] = 0;
     marks[i / 64] |= std::uint64_t{classes[i] == 0} << i % 64;
   }
+}
+
+std::size_t list_marks(const std::uint64_t* marks, std::size_t num_values,
+                       std::uint32_t* positions) noexcept {
+  using namespace delta_scan;
+  return HWY_DYNAMIC_DISPATCH(positions_of)(marks, num_values, positions);
 }
 
 void value_classes(const std::uint8_t* values, std::size_t num_values,
@@ -347,14 +492,16 @@ void sum_hazards(const std::uint8_t* classes, std::size_t num_values, const Haza
   std::fill_n(sums + num_groups + 1, kSumMargin, std::numeric_limits<std::uint32_t>::max());
 }
 
+void decode_dense(std::span<ChangeLane> lanes, const delta_format::ValueType& type,
+                  const ChangeTables& tables) noexcept {
+  using namespace delta_scan;
+  HWY_DYNAMIC_DISPATCH(dense_of_width)(lanes, type, tables);
+}
+
 bool decode_changes(std::span<ChangeLane> lanes, const ChangeTables& tables) noexcept {
   using namespace delta_scan;
-  if (!use_scalar()) return HWY_DYNAMIC_DISPATCH(decode_lanes)(lanes, tables);
-  const auto search = [](const std::uint32_t* sums, std::size_t group, std::uint32_t target) {
-    while (sums[group + 1] <= target) ++group;
-    return group;
-  };
-  return decode_all(lanes, tables, search);
+  return use_scalar() ? HWY_STATIC_DISPATCH(decode_plainly)(lanes, tables)
+                      : HWY_DYNAMIC_DISPATCH(decode_lanes)(lanes, tables);
 }
 
 }  // namespace slimgrad::kernels

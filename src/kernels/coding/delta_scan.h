@@ -24,6 +24,12 @@ void mark_changes(const std::uint8_t* base, const std::uint8_t* changed, std::si
 // The same for classes that are 0.
 void mark_dense(const std::uint8_t* classes, std::size_t num_values, std::uint64_t* marks) noexcept;
 
+// Where marks are set, in order; returns how many are. `positions` has room for all values, and
+// kMarkMargin more.
+inline constexpr std::size_t kMarkMargin = 4;
+std::size_t list_marks(const std::uint64_t* marks, std::size_t num_values,
+                       std::uint32_t* positions) noexcept;
+
 // The class of every value, then kClassMargin zeros.
 void value_classes(const std::uint8_t* values, std::size_t num_values,
                    const delta_format::ValueType& type, int split, std::uint8_t* classes) noexcept;
@@ -56,8 +62,11 @@ struct DeltaChange {
   std::uint8_t symbol;
 };
 
-// One lane of a block, and its stream.
+// One lane of a block, and its stream: symbols of dense values, then sparse changes.
 struct ChangeLane {
+  std::uint8_t* values;
+  const std::uint32_t* positions;  // of the dense values; null if all are
+  std::size_t num_dense;
   const std::uint8_t* classes;
   const std::uint32_t* sums;
   std::size_t num_values;
@@ -70,10 +79,17 @@ struct ChangeTables {
   Hazards hazards;
   const std::uint32_t* gaps;                                              // of RansDecodeTables
   std::array<const std::uint32_t*, delta_format::kClasses> symbols = {};  // by class, from 1 on
+  std::array<const std::uint32_t*, 256> dense = {};                       // by exponent
 };
 
-// Decodes the sparse changes of all lanes, which take turns: of one alone every step would wait for
-// the one before. False if one points behind the last value.
+// Lanes take turns: of one alone every step would wait for the one before.
+inline constexpr std::size_t kMostTurns = 2 * delta_format::kMostLanes;  // lanes at once
+
+// Decodes and writes the dense values.
+void decode_dense(std::span<ChangeLane> lanes, const delta_format::ValueType& type,
+                  const ChangeTables& tables) noexcept;
+
+// Then, decodes the sparse changes. False if one points behind the last value.
 bool decode_changes(std::span<ChangeLane> lanes, const ChangeTables& tables) noexcept;
 
 }  // namespace slimgrad::kernels

@@ -80,12 +80,14 @@ class WideRansEncoder {
   }
 
  private:
+  // Without a branch, which would not be foreseen: every step writes a word, and keeps it if the
+  // state was too long.
   void shorten(std::uint64_t frequency, int bits, std::uint8_t*& end) noexcept {
-    if (state < (kWideLow << 32 >> bits) * frequency) return;
     const auto word = static_cast<std::uint32_t>(state);
-    end -= 4;
-    std::memcpy(end, &word, 4);
-    state >>= 32;
+    std::memcpy(end - 4, &word, 4);
+    const unsigned is_long = state >= (kWideLow << 32 >> bits) * frequency;
+    end -= 4 * is_long;
+    state >>= 32 * is_long;
   }
 };
 
@@ -114,12 +116,13 @@ class WideRansDecoder {
   void take(std::uint32_t offset, std::uint32_t frequency, int bits,
             WideRansWords& words) noexcept {
     state = frequency * (state >> bits) + offset;
-    if (state < kWideLow && words.end - words.next >= 4) {
-      std::uint32_t word;
-      std::memcpy(&word, words.next, 4);
-      words.next += 4;
-      state = state << 32 | word;
-    }
+    if (words.end - words.next < 4) return;
+    // Without a branch, which would not be foreseen.
+    std::uint32_t word;
+    std::memcpy(&word, words.next, 4);
+    const unsigned is_short = state < kWideLow;
+    words.next += 4 * is_short;
+    state = state << 32 * is_short | (word & (0 - is_short));
   }
   // By a table of kernels/coding/rans.h.
   std::uint8_t symbol(const std::uint32_t* slots, WideRansWords& words) noexcept {
