@@ -57,7 +57,8 @@ def workload(record: dict, threads: float = 1) -> Workload:
     speeds = {}
     for name, numbers in record["speeds"].items():
         work = {key: numbers[key] / threads for key in ("encode", "add", "decode")}
-        speeds[name] = Speed(numbers["bytes_per_value"], **work)
+        to_all = numbers.get("to_all", False)
+        speeds[name] = Speed(numbers["bytes_per_value"], **work, to_all=to_all)
     return Workload(
         record["values"], record["small"], record["tensors"], record["cast"] / threads, speeds
     )

@@ -1,6 +1,7 @@
 """Do payloads have the rate that was asked for, and what does it take?
 
     python -m bench.rate --out results/rate.json
+    python -m bench.rate --rows results/rate.json --docs docs/coding.md
 
 Misses are payload size over wanted size less one: of generalized normal values, and of gradients of
 the weights of two networks (the demo's and a small GPT) after 20 steps, every tensor of 2^14 values
@@ -20,11 +21,14 @@ import scipy.stats
 import torch
 
 import slimgrad as sg
+from bench import marked
 from bench.distributed_convergence import TASKS
 from bench.timing import commit
 
 RATES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 SHAPES = (0.3, 0.5, 0.7, 1.0, 2.0)
+BANDS = {"2^14 to 2^18": (1 << 14, 1 << 18), "2^18 and more": (1 << 18, 1 << 60)}  # values
+WRITER = "python -m bench.rate"
 
 
 def gennorm(shape: float, n: int) -> torch.Tensor:
@@ -95,6 +99,37 @@ def times(seconds: float) -> list[dict]:
     return rows
 
 
+def table(record: dict) -> str:
+    """Markdown: worst misses, and times from the least to the most over shapes."""
+    rates = [f"{rate:g}" for rate in record["rates"]]
+    lines = [
+        "Size over the size that was asked for, less one, in percent; the worst of generalized "
+        "normal values and of gradients of two networks, with tables counted and of a law:",
+        "",
+        "| bits a value | " + " | ".join(rates) + " |",
+        "|---" * (len(rates) + 1) + "|",
+    ]
+    for band, (few, many) in BANDS.items():
+        found = [row["misses"] for row in record["misses"] if few <= row["values"] < many]
+        worst = [max(abs(miss) for miss in of_rate) for of_rate in zip(*found, strict=True)]
+        lines.append(f"| {band} values | " + " | ".join(f"{100 * w:.1f}" for w in worst) + " |")
+    lines += [
+        "",
+        "Time of encoding, one thread, over that of 8 bits with stochastic rounding and, in the "
+        "second row, over that of 8 bits at the same step; of five shapes, 2^18 to 2^22 values:",
+        "",
+        "| bits a value | " + " | ".join(rates) + " |",
+        "|---" * (len(rates) + 1) + "|",
+    ]
+    for words, prefix in {"over 8 bits": "rate", "over the same step": "same"}.items():
+        cells = []
+        for rate in rates:
+            found = [row[f"{prefix}{rate}"] for row in record["times"]]
+            cells.append(f"{min(found):.2f} to {max(found):.2f}")
+        lines.append(f"| {words} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.rate")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row of times")
@@ -102,24 +137,27 @@ def main() -> None:
         "--parts", nargs="+", choices=("misses", "times"), default=["misses", "times"]
     )
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--rows", type=Path, help="of this file, instead of measuring")
+    parser.add_argument("--docs", type=Path, help="rewrite the tables in this page")
     arguments = parser.parse_args()
+    record = json.loads(arguments.rows.read_text()) if arguments.rows else measure(arguments)
+    text = table(record)
+    print(text)
+    if arguments.docs:
+        marked.write(arguments.docs, WRITER, text)
+
+
+def measure(arguments: argparse.Namespace) -> dict:
     record: dict = {"command": f"python -m bench.rate --out {arguments.out}", "commit": commit()}
     if arguments.out and arguments.out.exists():
         record = json.loads(arguments.out.read_text()) | record
     if "misses" in arguments.parts:
         record["rates"], record["misses"] = RATES, misses()
-        for few, many in ((1 << 14, 1 << 18), (1 << 18, 1 << 60)):
-            of_size = [row for row in record["misses"] if few <= row["values"] < many]
-            worst = max(abs(m) for row in of_size for m in row["misses"])
-            print(
-                f"{len(of_size)} tensors of {few} values and more: worst miss {100 * worst:.2f} %"
-            )
     if "times" in arguments.parts:
         record["times"] = times(arguments.seconds)
-        for row in record["times"]:
-            print(row)
     if arguments.out:
         arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    return record
 
 
 if __name__ == "__main__":

@@ -55,6 +55,9 @@ struct Codec {
   // One of names(), a rate, a k or a format.
   std::string name() const;
   bool is_exact() const { return kind == PayloadKind::kLossless; }
+  // Whether an all_reduce sends what each rank codes to all others, and each adds up, instead of
+  // coding parts of the sum once more: of the largest of every rank, the largest would be left.
+  bool sends_to_all() const { return kind == PayloadKind::kTopk; }
   Rounding rounding_in_force() const {
     return rounding.value_or(error_feedback ? Rounding::kNearest : Rounding::kStochastic);
   }

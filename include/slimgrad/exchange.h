@@ -98,7 +98,8 @@ class Exchange {
 
   // The sum over ranks, in place, in every tensor. Tensors are dense, on one device, of float32,
   // bfloat16 or float16. `residuals`, for a codec with error feedback: for each tensor a contiguous
-  // float32 one of its size and on its device, zeros at first, or none.
+  // float32 one of its size and on its device, zeros at first, or none. Under a codec that
+  // sends_to_all() the sum is that of all that ranks kept.
   std::shared_ptr<PendingExchange> all_reduce(const Tensors& tensors, const Codec& codec,
                                               const ExchangeOptions& options = {},
                                               const Tensors& residuals = {});

@@ -3,7 +3,10 @@
 import faulthandler
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,35 @@ def store_for_others(port: int) -> dict[str, str]:
 def leave_group() -> None:
     dist.barrier()  # A rank that closes its connections early can leave another one waiting.
     dist.destroy_process_group()
+
+
+@contextmanager
+def sent_on(when: Callable[[], bool]) -> Iterator[None]:
+    """Ranks that stand still (SIGSTOP) go on as soon as `when` holds."""
+
+    def standing():
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] == "T" and int(fields[1]) == os.getpid():
+                yield int(entry.name)
+
+    def watch():
+        while not done.wait(0.5):
+            if when():
+                for pid in standing():
+                    os.kill(pid, signal.SIGCONT)
+
+    done = threading.Event()
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _seconds_used(pid: int) -> float:

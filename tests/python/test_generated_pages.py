@@ -11,6 +11,7 @@ from bench import (
     distributed_page,
     jobs_page,
     marked,
+    rate,
     saved_page,
 )
 
@@ -39,6 +40,11 @@ def test_the_table_of_diloco():
     is_measured = (RECORDS / "diloco.json").exists()
     made = diloco.table(record("diloco") if is_measured else {"rows": []})
     assert marked.read(ROOT / "docs" / "distributed.md", diloco.WRITER) == made
+
+
+def test_the_tables_of_rates():
+    made = rate.table(record("rate"))
+    assert marked.read(ROOT / "docs" / "coding.md", rate.WRITER) == made
 
 
 def test_the_table_of_device_kernels():

@@ -38,7 +38,7 @@ class Choice:
 def slowest(workload: Workload, group, device) -> Workload:
     """The same with the times of the slowest rank and the bytes of the longest, on every rank."""
     rows = [list(astuple(speed)) for speed in workload.speeds.values()]
-    rows.append([workload.cast] * 4)
+    rows.append([workload.cast] * 5)
     numbers = torch.tensor(rows, dtype=torch.float64, device=device)
     dist.all_reduce(numbers, dist.ReduceOp.MAX, group)
     *rows, cast = numbers.tolist()

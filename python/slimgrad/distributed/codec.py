@@ -29,7 +29,7 @@ class Codec:
     ``sparsity``; survivors are "exact", "bfloat16" or values of ``format``: "float") or "topk": the
     ``k`` largest of every ``of`` values (a power of two from 16 to 4096), rounded to ``bits`` bits,
     1 to 4. What "topk" does not keep would be lost for good: ``error_feedback``, which sends it
-    later, is its default, and that of no other kind.
+    later, is its default, and that of no other kind. An ``all_reduce`` sums all that ranks kept.
     ``coder``: "rans", "huffman", or "none" for codes of exactly as many bits as they have.
     ``model``: where probabilities of uniform codes come from, as in ``encode``.
     ``rounding``: "stochastic", which is unbiased, in both phases of an exchange. "nearest" is

@@ -12,6 +12,9 @@ Small tensors travel as they are, in the same messages.
     send the sum of one's shard to all       (n-1)/n c V 8/bandwidth + (n-1) latency
     meanwhile code it and decode the others  V/n encode + (n-1)/n V decode
 
+  coded, each rank to all (topk), in one     (n-1) c V 8/bandwidth + (n-1) latency
+    meanwhile code, decode and add           V encode + (n-1) V add
+
 Each phase takes the longer of its wire and its work, for pieces are on the wire while the next are
 coded, and a share of the shorter that nothing covers: the first piece has to be coded before
 anything can be sent, the last one to arrive before it can be decoded.
@@ -39,12 +42,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Speed:
-    """What one rank needs for a coded value: bytes, and seconds of work."""
+    """What one rank needs for a coded value: bytes, and seconds of work. ``to_all``: every rank
+    sends all that it has to all others, as under topk, and the sum is not sent again."""
 
     bytes_per_value: float
     encode: float
     add: float
     decode: float
+    to_all: bool = False
 
 
 def plain_seconds(num_bytes: float, ranks: int, link: Link) -> float:
@@ -53,9 +58,9 @@ def plain_seconds(num_bytes: float, ranks: int, link: Link) -> float:
     return passes * (link.seconds(num_bytes / ranks) + link.latency)
 
 
-def sent_bytes(num_bytes: float, ranks: int) -> float:
-    """By a rank, of ``num_bytes`` that are all-reduced, in either way."""
-    return 2 * (ranks - 1) / ranks * num_bytes
+def sent_bytes(num_bytes: float, ranks: int, to_all: bool = False) -> float:
+    """By a rank, of ``num_bytes`` that are all-reduced."""
+    return (ranks - 1) * num_bytes * (1 if to_all else 2 / ranks)
 
 
 def overlapped(wire: float, work: float) -> float:
@@ -66,7 +71,11 @@ def overlapped(wire: float, work: float) -> float:
 def coded_seconds(
     values: float, speed: Speed, ranks: int, link: Link, plain_bytes: float = 0
 ) -> float:
-    """The two phases for ``values`` values, and ``plain_bytes`` that travel with them."""
+    """For ``values`` values, and ``plain_bytes`` that travel with them."""
+    if speed.to_all:
+        wire = link.seconds((ranks - 1) * (values * speed.bytes_per_value + plain_bytes))
+        work = values * (speed.encode + (ranks - 1) * speed.add)
+        return overlapped(wire, work) + (ranks - 1) * link.latency
     others = (ranks - 1) / ranks * values
     plain = (ranks - 1) / ranks * plain_bytes
     wire = link.seconds(others * speed.bytes_per_value + plain)

@@ -52,8 +52,9 @@ class Workload:
         width = {"float32": 4, "fp16": 2}.get(name)
         if width:
             return cost.sent_bytes(width * (self.values + self.small), ranks)
-        coded = self.values * self.speeds[name].bytes_per_value
-        return cost.sent_bytes(coded + 4 * self.small, ranks) / self.every
+        speed = self.speeds[name]
+        coded = self.values * speed.bytes_per_value
+        return cost.sent_bytes(coded + 4 * self.small, ranks, speed.to_all) / self.every
 
     def break_even(self, name: str, against: str, ranks: int, latency: float) -> float:
         """The bandwidth below which ``name`` is quicker: 0 never, inf always."""

@@ -86,4 +86,5 @@ def coded_speed(codec: Codec, tensors: Sequence[torch.Tensor]) -> Speed:
     num_bytes = sum(payload.numel() for payload in payloads)
     decoding = quickest(lambda: decode(False))
     adding = quickest(lambda: decode(True))
-    return Speed(num_bytes / values, encoding / values, adding / values, decoding / values)
+    seconds = (encoding / values, adding / values, decoding / values)
+    return Speed(num_bytes / values, *seconds, to_all=held.sends_to_all())

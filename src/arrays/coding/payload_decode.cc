@@ -1,8 +1,11 @@
 #include <slimgrad/payload.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "arrays/apply/value_table.h"
 #include "arrays/coding/checksum.h"
@@ -129,6 +132,7 @@ struct PayloadDecoder::State {
     DecodeStatus decode_halves(Bytes block, std::span<T> values);
     DecodeStatus decode_pruned(Bytes block, std::span<T> values);
     DecodeStatus decode_topk(Bytes block, std::span<T> values);
+    DecodeStatus add_topk(Bytes block, std::span<float> sums);
   };
 };
 
@@ -232,6 +236,26 @@ DecodeStatus PayloadDecoder::State::Worker<T>::decode(Bytes block, std::span<T> 
                                            : decode_symbols(block, values);
 }
 
+// Only what is kept adds something. Few sums share a cache line: each is asked for some places
+// before it is needed.
+template <typename T>
+DecodeStatus PayloadDecoder::State::Worker<T>::add_topk(Bytes block, std::span<float> sums) {
+  constexpr std::size_t kAhead = 16;
+  std::array<std::pair<std::size_t, float>, kAhead> waiting = {};
+  std::size_t count = 0;
+  TopkBlockDecoder kept(block, topk_rule(info), sums.size(), kernels::float_bits(kLargest<T>));
+  const DecodeStatus status = kept.visit([&](std::size_t place, std::uint32_t level) {
+    __builtin_prefetch(&sums[place], 1);
+    auto& [first, value] = waiting[count++ % kAhead];
+    if (count > kAhead) sums[first] += value;
+    first = place;
+    value = kernels::to_float(kernels::from_float_bits<T>(level));
+  });
+  for (std::size_t i = count - std::min(count, kAhead); i < count; ++i)
+    sums[waiting[i % kAhead].first] += waiting[i % kAhead].second;
+  return status;
+}
+
 template <typename T>
 DecodeStatus PayloadDecoder::State::Worker<T>::add(Bytes block, std::span<float> sums) {
   DecodeStatus status;
@@ -242,12 +266,7 @@ DecodeStatus PayloadDecoder::State::Worker<T>::add(Bytes block, std::span<float>
                                   sums.data());
     return status;
   }
-  if (info.kind == PayloadKind::kTopk) {  // the others add nothing
-    TopkBlockDecoder kept(block, topk_rule(info), sums.size(), kernels::float_bits(kLargest<T>));
-    return kept.visit([&](std::size_t place, std::uint32_t level) {
-      sums[place] += kernels::to_float(kernels::from_float_bits<T>(level));
-    });
-  }
+  if (info.kind == PayloadKind::kTopk) return add_topk(block, sums);
   summands.resize(sums.size());
   status = decode(block, summands);
   if (status == DecodeStatus::kOk)

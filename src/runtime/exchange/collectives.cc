@@ -329,6 +329,13 @@ std::shared_ptr<PendingExchange> Exchange::all_reduce(const TensorVector& tensor
     if (some.values.empty()) continue;
     JobPtr job = new_job(op, codec, type, options);
     job->device = device;
+    job->summed_from = engine_->peers();
+    if (codec.sends_to_all()) {
+      job->for_all = all_frames(some, codec);
+      job->own = all_frames(of_type(type, flats, keys), codec);
+      jobs.push_back(std::move(job));
+      continue;
+    }
     std::vector<std::int64_t> lengths;
     for (const at::Tensor& x : some.values) lengths.push_back(x.numel());
     Place begin;
@@ -342,7 +349,7 @@ std::shared_ptr<PendingExchange> Exchange::all_reduce(const TensorVector& tensor
       else
         job->outgoing[owner] = job->incoming[owner] = std::move(shard);
     }
-    job->summed_from = job->readers = engine_->peers();
+    job->readers = engine_->peers();
     jobs.push_back(std::move(job));
   }
   return start(std::move(jobs));

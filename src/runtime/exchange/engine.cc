@@ -130,6 +130,11 @@ std::uint64_t Engine::seed_of(const Job& job, Stage stage, int reader) const {
 }
 
 void Engine::spread(Job& job) {
+  for (std::size_t index = 0; index < job.for_all.size(); ++index) {
+    const Frame& frame = job.for_all[index];
+    const at::Tensor message = code(job, index, frame, kSpread, seed_of(job, kSpread, -1));
+    for (const int peer : peers_) send(job, peer, kSpread, message);
+  }
   for (std::size_t index = 0; index < most_frames(job.outgoing); ++index)
     // Each rank begins with the one after it, so that not all send to the same.
     for (int step = 1; step < size_; ++step) {
@@ -146,6 +151,10 @@ void Engine::spread(Job& job) {
 }
 
 void Engine::reduce(Job& job) {
+  if (!job.for_all.empty()) {  // before it is summed up
+    std::unique_lock lock(mutex_);
+    wait_until(lock, [&] { return job.spread_done_; });
+  }
   for (std::size_t index = 0; index < job.own.size(); ++index) {
     const Frame& frame = job.own[index];
     if (!job.summed_from.empty()) sum(job, index, frame);

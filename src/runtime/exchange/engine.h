@@ -7,6 +7,8 @@
 //   reduce   add up what peers sent for the own shard, in the order of ranks; code the sum, send it
 //   gather   decode the other shards to where they belong; say that all is well, and hear it
 //
+// Where the codec sends to all (topk), a rank codes all it has, once, and adds up what all sent.
+//
 // So a frame is on the wire while the next is coded, and one exchange is reduced while the next is
 // spread. In front of each stage that receives, a thread asks for messages ahead of time (message.h
 // says why), of this exchange and the next.

@@ -14,16 +14,16 @@ at::Tensor Engine::code(Job& job, std::size_t index, const Frame& frame, Stage s
                         std::uint64_t seed) {
   const auto room = static_cast<std::int64_t>(kHeaderBytes + frame_bound(frame, job.type));
   at::Tensor buffer = buffers_.take(room);
-  bool is_fed_back = false;
+  bool replace = stage == kGather || !job.for_all.empty();  // by what readers decode
   for (const Piece& piece : frame) {
     if (!piece.residual.defined()) continue;
-    is_fed_back = true;
+    replace = true;
     if (stage == kSpread) piece.values.add_(piece.residual);
     piece.residual.copy_(piece.values);
   }
   std::uint8_t* const bytes = bytes_of(buffer);
   const std::size_t size =
-      encode_frame(frame, job.codec, seed, stage == kGather || is_fed_back,
+      encode_frame(frame, job.codec, seed, replace,
                    {bytes + kHeaderBytes, static_cast<std::size_t>(room) - kHeaderBytes});
   for (const Piece& piece : frame) {
     if (!piece.residual.defined()) continue;

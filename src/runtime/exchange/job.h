@@ -57,6 +57,9 @@ struct Job {
   std::map<int, std::vector<Frame>> outgoing;
   std::vector<Frame> own;
   std::vector<int> summed_from;
+  // Coded once for all peers. `own` is the same memory, which then has what they decode, and
+  // becomes the sum.
+  std::vector<Frame> for_all;
   double divide_by = 1;
   // `own` is then coded once and sent to all of these; shards are received from these.
   std::vector<int> readers;

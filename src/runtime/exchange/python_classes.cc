@@ -230,6 +230,7 @@ struct CodecObject : torch::CustomClassHolder {
     return in_python([&] { return settings_of(Codec::parse(name)); });
   }
   std::string name() const { return codec.name(); }
+  bool sends_to_all() const { return codec.sends_to_all(); }
   NamedValues settings() const {
     Codec in_force = codec;
     in_force.rounding = codec.rounding_in_force();
@@ -344,6 +345,7 @@ TORCH_LIBRARY_FRAGMENT(slimgrad, m) {
       .def_static("names", &CodecObject::names)
       .def_static("parse", &CodecObject::parse)
       .def("name", &CodecObject::name)
+      .def("sends_to_all", &CodecObject::sends_to_all)
       .def("settings", &CodecObject::settings)
       .def("frames", &CodecObject::frames)
       .def("encode_frame", &CodecObject::encode_frame)

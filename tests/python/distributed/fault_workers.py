@@ -5,6 +5,7 @@ import copy
 import os
 import signal
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -46,10 +47,28 @@ def killed(rank, world, port, results, victim, codec):
 
     def run():
         for step in range(100):
-            handle = all_reduce(torch.randn(300_000), codec, async_op=True)
+            once = Codec.parse(codec, error_feedback=False)
+            handle = all_reduce(torch.randn(300_000), once, async_op=True)
             if rank == victim and step == 3:
                 os._exit(0)
             handle.wait()
+
+    save_what_is_raised(run, rank, results)
+
+
+def stopped(rank, world, port, results, codec):
+    """Rank 1 stands still, for longer than the group waits, while exchanges are under way."""
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=20)
+    )
+
+    def run():
+        for step in range(100):
+            if rank == 1 and step == 3:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            all_reduce(torch.randn(300_000), Codec.parse(codec, error_feedback=False))
 
     save_what_is_raised(run, rank, results)
 

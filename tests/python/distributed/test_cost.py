@@ -47,6 +47,17 @@ def test_coded_between_four_ranks_on_a_slow_link():
     assert coded_seconds(10e6, speed, 4, Link(8e6, 0.1)) == pytest.approx(by_hand)
 
 
+def test_coded_by_each_rank_for_all():
+    # 10 M values of 1/50 of a byte to each of three: 0.6 MB at 1 MB/s, and 0.1 s for each. Coded
+    # once at 1 ns, added thrice at 0.5 ns.
+    speed = Speed(0.02, 1e-9, 0.5e-9, 0.5e-9, to_all=True)
+    by_hand = 0.6 + UNCOVERED * 0.025 + 3 * 0.1
+    assert coded_seconds(10e6, speed, 4, Link(8e6, 0.1)) == pytest.approx(by_hand)
+    assert sent_bytes(200e3, 4, to_all=True) == 600e3
+    # Between two it is the same bytes, once.
+    assert sent_bytes(1.0, 2, to_all=True) == sent_bytes(1.0, 2)
+
+
 def test_small_tensors_travel_in_the_same_messages():
     # Nothing to work on, 1 MB as it is: half of it in each phase, at 125 MB/s; one message a phase.
     nothing = Speed(1.0, 0.0, 0.0, 0.0)

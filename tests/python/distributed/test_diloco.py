@@ -2,19 +2,16 @@
 still or has other settings ends a round on all of them, and nothing of it is applied. (The limits
 on seconds are those of a hang.) The rule itself and damaged bytes: tests/runtime/outer."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import diloco_workers as workers
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import run_ranks, sent_on
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "diloco.py"
 SOON = 90
@@ -99,7 +96,7 @@ def check_round_ended(raised, rank):
     assert raised["whole"]
 
 
-@pytest.mark.parametrize("codec, overlap", [("fp4", 0), ("rate2", 1)])
+@pytest.mark.parametrize("codec, overlap", [("fp4", 0), ("rate2", 1), ("topk", 0)])
 def test_a_killed_rank_is_named_and_the_last_round_is_whole(tmp_path, codec, overlap):
     run_ranks(workers.killed, (str(tmp_path), codec, overlap), world=3)
     survivors = results_of(tmp_path, (0, 2))
@@ -115,30 +112,8 @@ def test_a_killed_rank_is_named_and_the_last_round_is_whole(tmp_path, codec, ove
 @pytest.mark.parametrize("codec", ["fp4", "rate2"])
 def test_a_rank_that_stands_still_is_named(tmp_path, codec):
     """It is sent on when the others have ended, and ends as well."""
-
-    def wake(known, done):
-        while not done.wait(0.5):
-            if all((tmp_path / f"{rank}.pt").exists() for rank in (0, 2)):
-                for pid in known():
-                    os.kill(pid, signal.SIGCONT)
-
-    def standing():
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[0] == "T" and int(fields[1]) == os.getpid():
-                yield int(entry.name)
-
-    done = threading.Event()
-    thread = threading.Thread(target=wake, args=(standing, done))
-    thread.start()
-    try:
+    with sent_on(lambda: all((tmp_path / f"{rank}.pt").exists() for rank in (0, 2))):
         run_ranks(workers.stopped, (str(tmp_path), codec), world=3)
-    finally:
-        done.set()
-        thread.join()
     for raised in results_of(tmp_path, (0, 2)):
         check_round_ended(raised, 1)
         assert raised["rounds"] == 4

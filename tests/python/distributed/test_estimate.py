@@ -118,6 +118,15 @@ def test_it_measures_a_model():
     assert min(eight.encode, eight.add, eight.decode) > 0
 
 
+def test_what_topk_keeps_goes_to_all():
+    found = sg.distributed.estimate([torch.randn(1 << 16)], 1e9, ranks=4, codecs=["topk", "rate2"])
+    speeds = found.workload.speeds
+    assert speeds["topk"].to_all and not speeds["rate2"].to_all
+    for name, times in (("topk", 3), ("rate2", 1.5)):
+        sent = times * speeds[name].bytes_per_value * (1 << 16)
+        assert found.row(name).sent == pytest.approx(sent)
+
+
 def test_it_takes_the_gradients_that_are_there():
     model = nn.Linear(256, 512)
     model(torch.randn(4, 256)).square().sum().backward()

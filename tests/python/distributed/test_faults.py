@@ -13,8 +13,9 @@ from fault_workers import (
     interrupted,
     killed,
     killed_in_backward,
+    stopped,
 )
-from ranks import run_ranks
+from ranks import run_ranks, sent_on
 
 SOON = 60
 
@@ -23,7 +24,7 @@ def what_was_raised(results, ranks):
     return {rank: torch.load(results / f"{rank}.pt") for rank in ranks}
 
 
-@pytest.mark.parametrize("victim, codec", [(0, "uniform8"), (2, "rate2")])
+@pytest.mark.parametrize("victim, codec", [(0, "uniform8"), (2, "rate2"), (1, "topk")])
 def test_a_killed_rank_is_named(tmp_path, victim, codec):
     run_ranks(killed, (str(tmp_path), victim, codec), world=3)
     for raised in what_was_raised(tmp_path, {0, 1, 2} - {victim}).values():
@@ -32,6 +33,16 @@ def test_a_killed_rank_is_named(tmp_path, victim, codec):
         assert raised["text"].startswith(("[all_reduce]", "rank "))
         assert raised["seconds"] < SOON
         assert "an exchange of this group has failed before" in raised["again"]
+
+
+@pytest.mark.parametrize("codec", ["uniform8", "rate2", "topk"])
+def test_a_rank_that_stands_still_is_named(tmp_path, codec):
+    with sent_on(lambda: all((tmp_path / f"{rank}.pt").exists() for rank in (0, 2))):
+        run_ranks(stopped, (str(tmp_path), codec), world=3)
+    for raised in what_was_raised(tmp_path, (0, 2)).values():
+        assert raised["kind"] == "ExchangeError"
+        assert "rank 1 is gone or does not answer" in raised["text"]
+        assert 10 < raised["seconds"] < 20 + SOON
 
 
 def test_a_rank_killed_in_backward_is_named(tmp_path):

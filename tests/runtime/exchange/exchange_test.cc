@@ -1,6 +1,7 @@
 // The exchange between ranks that are threads: sums to the bit, faults named on every rank. Real
 // processes over Gloo are in tests/python/distributed.
 #include <slimgrad/exchange.h>
+#include <slimgrad/tensor_coder.h>
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
@@ -71,7 +73,7 @@ TEST_P(Sums, LosslessIsTheSumInTheOrderOfRanks) {
 
 TEST_P(Sums, AllRanksEndWithTheSameBits) {
   const int size = GetParam();
-  for (const char* const name : {"uniform4", "packed8", "fp6", "1-3-2", "pruned"})
+  for (const char* const name : {"uniform4", "packed8", "fp6", "1-3-2", "pruned", "rate2"})
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       std::vector<at::Tensor> results(static_cast<std::size_t>(size));
       for (int rank = 0; rank < size; ++rank)
@@ -88,6 +90,54 @@ TEST_P(Sums, AllRanksEndWithTheSameBits) {
         EXPECT_TRUE(at::equal(results[0], first));
       }
     }
+}
+
+// What a rank keeps is in the sum: it is not cut to k once more.
+TEST_P(Sums, OfTheLargestHaveAllThatRanksKept) {
+  const int size = GetParam();
+  for (const bool feeds_back : {false, true}) {
+    Codec codec = Codec::parse("topk");
+    codec.error_feedback = feeds_back;
+    constexpr std::array<std::int64_t, 3> kLengths = {700'001, 100, 9'000};
+    std::vector<std::vector<at::Tensor>> results, residuals;
+    std::vector<at::Tensor> wanted, owed;  // owed[i]: what all ranks have not sent of tensor i
+    for (const std::int64_t length : kLengths) wanted.push_back(at::zeros({length}));
+    for (const std::int64_t length : kLengths) owed.push_back(at::zeros({length}));
+    for (int rank = 0; rank < size; ++rank) {
+      TensorCoder coder(codec);
+      std::vector<at::Tensor>& mine = results.emplace_back();
+      residuals.emplace_back();
+      for (std::size_t i = 0; i < kLengths.size(); ++i) {
+        mine.push_back(gradient(10 * rank + static_cast<int>(i), kLengths[i]));
+        residuals.back().push_back(at::zeros({kLengths[i]}));
+        owed[i].add_(mine[i]);
+      }
+      const auto kept = size > 1 ? coder.decode(coder.encode(mine), mine) : mine;
+      for (std::size_t i = 0; i < kLengths.size(); ++i) {
+        wanted[i].add_(kept[i]);
+        owed[i].sub_(kept[i]);
+      }
+    }
+    std::atomic<std::int64_t> sent = 0;
+    run_ranks(size, network(), [&](int rank, const Group& group) {
+      const auto mine = static_cast<std::size_t>(rank);
+      const auto pending = Exchange::of(group)->all_reduce(
+          results[mine], codec, {}, feeds_back ? residuals[mine] : std::vector<at::Tensor>());
+      pending->wait();
+      if (rank == 0) sent = pending->sent_bytes();
+    });
+    for (int rank = 0; rank < size; ++rank)
+      for (std::size_t i = 0; i < kLengths.size(); ++i)
+        EXPECT_TRUE(at::equal(results[static_cast<std::size_t>(rank)][i], wanted[i])) << i;
+    // All of it to all others: 0.149 bits of each value and headers.
+    EXPECT_NEAR(double(sent) / std::max(size - 1, 1), size > 1 ? 16'000 : 0, 1'000);
+    if (!feeds_back) continue;
+    for (std::size_t i = 0; i < kLengths.size(); ++i) {
+      for (int rank = 0; rank < size; ++rank)
+        owed[i].sub_(residuals[static_cast<std::size_t>(rank)][i]);
+      EXPECT_LT(owed[i].abs().max().item<double>(), 1e-5) << i;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Sums, ::testing::Values(1, 2, 3, 5));
@@ -210,25 +260,29 @@ TEST(ExchangeFaults, DamageIsNamedByAll) {
       {1, edited([](Header& h) { h.number = 77; }),
        "rank 1 sent a header with exchange 77, expected 2"},
   };
-  for (const Case& damage : cases) {
-    const auto net = network();
-    std::map<int, int> sent;
-    std::mutex mutex;
-    net->change = [&](int from, int to, int tag, MemoryNetwork::Message& message) {
-      if (from != 1 || tag != 0x5347 + damage.stage) return;
-      const std::lock_guard lock(mutex);
-      // The third exchange; headers alone are what a rank that stops sends.
-      if (sent[to]++ == 2 && (damage.stage == 2 || message.size() > exchange::kHeaderBytes))
-        damage.change(message);
-    };
-    const auto raised = raised_by(3, net, [&](int rank, const Group& group) {
-      const auto exchange = Exchange::of(group);
-      for (int i = 0; i < 5; ++i)
-        exchange->all_reduce({gradient(rank, 300'000)}, Codec::parse("uniform8"))->wait();
-    });
-    EXPECT_THAT(raised, Each(HasSubstr(damage.expected)));
-    EXPECT_THAT(raised[1], HasSubstr("stopped: [all_reduce]"));  // who sent it hears it from others
-  }
+  for (const char* const name : {"uniform8", "rate2", "topk"})
+    for (const Case& damage : cases) {
+      Codec codec = Codec::parse(name);
+      codec.error_feedback = false;
+      if (damage.stage == 1 && codec.sends_to_all()) continue;  // the sum is not sent
+      const auto net = network();
+      std::map<int, int> sent;
+      std::mutex mutex;
+      net->change = [&](int from, int to, int tag, MemoryNetwork::Message& message) {
+        if (from != 1 || tag != 0x5347 + damage.stage) return;
+        const std::lock_guard lock(mutex);
+        // The third exchange; headers alone are what a rank that stops sends.
+        if (sent[to]++ == 2 && (damage.stage == 2 || message.size() > exchange::kHeaderBytes))
+          damage.change(message);
+      };
+      const auto raised = raised_by(3, net, [&](int rank, const Group& group) {
+        const auto exchange = Exchange::of(group);
+        for (int i = 0; i < 5; ++i) exchange->all_reduce({gradient(rank, 300'000)}, codec)->wait();
+      });
+      EXPECT_THAT(raised, Each(HasSubstr(damage.expected))) << name;
+      // Who sent it hears it from others.
+      EXPECT_THAT(raised[1], HasSubstr("stopped: [all_reduce]")) << name;
+    }
 }
 
 TEST(ExchangeFaults, ARankThatIsGoneIsNamedAndTheGroupIsOfNoMoreUse) {

@@ -1,6 +1,7 @@
 // DiLoCo between ranks that are threads: its rule against one written in double, equal bits on all
 // ranks, states, faults. Real processes and networks are in tests/python/distributed.
 #include <slimgrad/diloco.h>
+#include <slimgrad/tensor_coder.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
@@ -143,9 +144,50 @@ TEST_P(Ranks, FollowTheRuleOfTheOuterOptimizer) {
     }
 }
 
+// SparseLoCo: of what a rank has to send, 0.95 of what it kept back before included, it sends the
+// largest; their mean over ranks moves the weights.
+TEST_P(Ranks, FollowTheRuleOfSparseLoCo) {
+  const int size = GetParam();
+  constexpr int kEvery = 2, kRounds = 5;
+  DiLoCoOptions options = options_of("topk", kEvery);
+  options.outer = {.lr = 1, .momentum = 0};
+  options.feedback = 0.95;
+  const Codec plain = Codec::parse("topk");
+  std::vector<at::Tensor> shared;
+  for (const at::Tensor& x : Model(0).trained()) shared.push_back(x.detach().clone().contiguous());
+  std::vector<at::Tensor> nothing;
+  for (const at::Tensor& x : shared) nothing.push_back(at::zeros_like(x));
+  std::vector<std::vector<at::Tensor>> kept_back(static_cast<std::size_t>(size), nothing);
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<at::Tensor> sums;
+    for (const at::Tensor& x : shared) sums.push_back(at::zeros_like(x));
+    for (int rank = 0; rank < size; ++rank) {
+      std::vector<at::Tensor>& mine = kept_back[static_cast<std::size_t>(rank)];
+      for (std::size_t i = 0; i < shared.size(); ++i) {
+        at::Tensor now = shared[i].clone();
+        for (int step = kEvery * round; step < kEvery * (round + 1); ++step)
+          now.add_(random(1000 * step + 10 * rank + static_cast<int>(i), now.sizes()), 0.01);
+        mine[i] = mine[i] * 0.95 + (shared[i] - now);
+      }
+      TensorCoder coder(plain);
+      const auto sent = size > 1 ? coder.decode(coder.encode(mine), mine) : mine;
+      for (std::size_t i = 0; i < shared.size(); ++i) {
+        sums[i].add_(sent[i]);
+        mine[i] = mine[i] - sent[i];
+      }
+    }
+    for (std::size_t i = 0; i < shared.size(); ++i) shared[i].sub_(sums[i] / double(size));
+  }
+  run_models(size, network(), options, [&](int, const Model& model, DiLoCo& diloco) {
+    for (int step = 0; step < kEvery * kRounds; ++step) diloco.step();
+    for (std::size_t i = 0; i < shared.size(); ++i)
+      EXPECT_LT((model.trained()[i] - shared[i]).abs().max().item<double>(), 1e-6) << i;
+  });
+}
+
 TEST_P(Ranks, HaveTheSameBitsAfterEachRound) {
   const int size = GetParam();
-  for (const char* const codec : {"fp4", "rate2", "uniform4", "pruned"})
+  for (const char* const codec : {"fp4", "rate2", "uniform4", "pruned", "topk"})
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
       std::vector<std::vector<std::vector<at::Tensor>>> by_round(2);
       for (auto& ranks : by_round) ranks.resize(static_cast<std::size_t>(size));
@@ -519,7 +561,7 @@ std::vector<std::string> raised_in_third_round(const std::shared_ptr<MemoryNetwo
 }
 
 TEST(DiLoCoFaults, ALostRankEndsTheRoundOnAll) {
-  for (const char* const codec : {"fp4", "rate2"})
+  for (const char* const codec : {"fp4", "rate2", "topk"})
     for (const std::int64_t overlap : {0, 1}) {
       const auto net = network();
       DiLoCoOptions options = options_of(codec, 2, 1, overlap);
@@ -536,7 +578,7 @@ TEST(DiLoCoFaults, ALostRankEndsTheRoundOnAll) {
 }
 
 TEST(DiLoCoFaults, DamagedBytesEndTheRoundOnAll) {
-  for (const char* const codec : {"fp4", "rate2"}) {
+  for (const char* const codec : {"fp4", "rate2", "topk"}) {
     const auto net = network();
     std::atomic<bool> is_on = false;
     net->change = [&](int from, int to, int, MemoryNetwork::Message& message) {
