@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench import marked
 from bench.saved_convergence import PLAIN, TASKS, settings
-from bench.saved_models import COMPILED, GRADIENTS
+from bench.saved_models import COMPILED, COMPILED_WAYS, GRADIENTS
 from bench.suite_saved import BATCH_WAYS
 
 WRITER = "python -m bench.saved_page"
@@ -319,7 +319,7 @@ def compiled_section(record: dict) -> list[str]:
             row["case"] for row in rows if row["part"] in (f"{name}:time", f"{name}:memory")
         )
         cells = []
-        for way in {**memory, **time}:
+        for way in (way for way in COMPILED_WAYS if way in memory or way in time):
             kept = memory.get(way)
             cells.append(
                 [
