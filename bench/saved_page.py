@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench import marked
 from bench.saved_convergence import PLAIN, TASKS, settings
-from bench.saved_models import COMPILED
+from bench.saved_models import COMPILED, COMPILED_WAYS, GRADIENTS
 from bench.suite_saved import BATCH_WAYS
 
 WRITER = "python -m bench.saved_page"
@@ -247,14 +247,15 @@ def _compiled_bars(time: dict[str, dict], memory: dict[str, dict]) -> list[str]:
             + _verdict(ratio <= TIME)
         )
     needs = {way: row["peak"] - row["idle"] for way, row in memory.items()}
-    widths = [f"{COMPILED}, saved={bits}" for bits in (2, 4, 8)]
-    if set(widths) <= needs.keys():
-        by_width = [needs[way] for way in (*widths, COMPILED)]
-        lines.append(
-            "- what is needed grows with the bits (2, 4, 8, all): "
-            + f"{', '.join(f'{size:.0f}' for size in by_width)} MiB: "
-            + _verdict(by_width == sorted(by_width))
-        )
+    for what, ways in (
+        ("the bits (2, 4, 8, all)", [f"{COMPILED}, saved={bits}" for bits in (2, 4, 8)]),
+        ("torch's budget (0.2, 0.5, 1)", [f"{COMPILED}, budget {part}" for part in (0.2, 0.5)]),
+    ):
+        if {*ways, COMPILED} <= needs.keys():
+            sizes = [needs[way] for way in (*ways, COMPILED)]
+            grows = "grows" if sizes == sorted(sizes) else "**does not grow**"
+            said = ", ".join(f"{size:.0f}" for size in sizes)
+            lines.append(f"- what is needed {grows} with {what}: {said} MiB")
     for way in (way for way in needs if "budget" in way and ours in needs):
         if way not in time or ours not in time:
             continue
@@ -264,6 +265,36 @@ def _compiled_bars(time: dict[str, dict], memory: dict[str, dict]) -> list[str]:
         lines.append(
             f"- {way}, which is as fast, needs {needs[way]:.0f} MiB beside what is idle, "
             f"`{SMALLEST}` {needs[ours]:.0f}: " + _verdict(needs[ours] < needs[way])
+        )
+    return lines
+
+
+def _losses(rows: dict[str, dict]) -> list[str]:
+    """The difference of runs of the same seed, which have the same batches and weights."""
+    by_way: dict[str, list[float]] = {}
+    for name, row in rows.items():
+        by_way.setdefault(name.rsplit(", seed", 1)[0], []).append(row["loss"])
+    case = next(iter(rows.values()))["case"]
+    cells = [[way, _spread(values)] for way, values in by_way.items()]
+    seeds = len(by_way[SMALLEST])
+    lines = _table([f"way ({case})", f"loss, {seeds} seeds"], cells)
+    eager, compiled = by_way[SMALLEST], by_way[f"{COMPILED}, {SMALLEST}"]
+    less = [b - a for a, b in zip(eager, compiled, strict=True)]
+    noise = statistics.stdev(eager)
+    lines.append(
+        f"- compiled, `{SMALLEST}` ends at a loss of {statistics.mean(less):+.4f} beside eager's, "
+        f"where seeds differ by {noise:.4f}: " + _verdict(abs(statistics.mean(less)) <= noise)
+    )
+    return lines
+
+
+def _gradients(rows: dict[str, dict]) -> list[str]:
+    lines = _table(["way", "step"], [[way, f"{row['ratio']:.3f}"] for way, row in rows.items()])
+    for what in GRADIENTS:
+        eager, compiled = (rows[f"{first}, {what}"]["ratio"] for first in ("torch", COMPILED))
+        lines.append(
+            f"- {what}: a compiled step takes {compiled:.3f} of that without them, an eager one "
+            f"{eager:.3f}: " + _verdict(compiled <= eager)
         )
     return lines
 
@@ -288,7 +319,7 @@ def compiled_section(record: dict) -> list[str]:
             row["case"] for row in rows if row["part"] in (f"{name}:time", f"{name}:memory")
         )
         cells = []
-        for way in {**memory, **time}:
+        for way in (way for way in COMPILED_WAYS if way in memory or way in time):
             kept = memory.get(way)
             cells.append(
                 [
@@ -301,17 +332,12 @@ def compiled_section(record: dict) -> list[str]:
             )
         head = ["way", "kept, MiB", "times fewer", "needs, MiB", "step"]
         lines += [f"#### {title}", "", *(_table(head, cells) if cells else [])]
-        if losses:
-            case = next(iter(losses.values()))["case"]
-            cells = [[way, f"{row['loss']:.4f}"] for way, row in losses.items()]
-            lines += _table([f"way ({case})", "loss"], cells)
-        if gradients:
-            cells = [[way, f"{row['ratio']:.3f}"] for way, row in gradients.items()]
-            lines += _table(["way", "step"], cells)
         parts = {"times": time, "memory": memory, "losses": losses, "gates": gradients}
         missing = [word for word, found in parts.items() if not found]
         lines += [f"Not measured: {', '.join(missing)}.", ""] if missing else []
         lines += [*_compiled_bars(time, memory), ""]
+        lines += [*_losses(losses), ""] if losses else []
+        lines += [*_gradients(gradients), ""] if gradients else []
     return lines
 
 

@@ -65,7 +65,7 @@ def install() -> None:
     from .partitioner import Partitioner
 
     options = _options_of_backend()
-    if options.get(_PARTITIONER) is not None:
+    if _PARTITIONER in options:
         if not isinstance(options[_PARTITIONER], Partitioner):
             options[_PARTITIONER] = Partitioner(options[_PARTITIONER])
     elif not isinstance(config.custom_partitioner_fn, Partitioner):

@@ -10,6 +10,7 @@
 #include <slimgrad/seed.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <charconv>
 #include <map>
 #include <mutex>
@@ -84,10 +85,10 @@ void tell(const at::Tensor& draws, const SavedTally& saved, bool is_first, bool 
 at::Tensor draw(const at::Tensor& draws, std::uint64_t stream) {
   auto* const state = static_cast<std::uint64_t*>(draws.mutable_data_ptr());
   at::Tensor seed = at::empty({1}, at::TensorOptions().dtype(at::kLong).device(at::kCPU));
+  const std::uint64_t number = std::atomic_ref(state[1]).fetch_add(1);  // threads may share it
   // A name between: an eager pass counts tensors where this counts graphs.
   seed.mutable_data_ptr<std::int64_t>()[0] =
-      static_cast<std::int64_t>(derive_seed(state[0], {stream, "graph", state[1]}));
-  ++state[1];
+      static_cast<std::int64_t>(derive_seed(state[0], {stream, "graph", number}));
   return seed;
 }
 

@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <utility>
 
@@ -287,8 +288,10 @@ SavedTensors::Words SavedTensors::new_words(const at::Tensor& x, std::string_vie
     return instead(is_long ? plain.to(at::kBFloat16) : at::Tensor(), Way::kCast);
   }
   *why = options_.bits != 0 ? left::kNotFinite : x.is_cpu() ? left::kDense : left::kExactDevice;
-  Words words = runtime::packed_words(plain, options_, derive_seed(seed(), {stream_}), number());
-  if (words && words->is_rounded()) ++number();
+  const std::atomic_ref number(this->number());  // of graphs, too, which do not take the lock
+  Words words =
+      runtime::packed_words(plain, options_, derive_seed(seed(), {stream_}), number.load());
+  if (words && words->is_rounded()) ++number;
   return words;
 }
 

@@ -4,6 +4,7 @@ import copy
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -294,6 +295,65 @@ def test_draws_are_reproducible_and_new_in_every_step():
     assert same(after, step(model, forward, tokens()))
 
 
+def test_a_resumed_run_gives_the_same_bits():
+    """With gates, and an evaluation in between, which draws nothing."""
+
+    def make(seed):
+        torch._dynamo.reset()
+        model = block(seed)
+        controller = sg.compress(
+            model, saved=SMALL, gradients=sg.Prune(0.8), seed=seed, min_elements=0
+        )
+        return model, controller, torch.compile(model)
+
+    def train(model, forward, numbers):
+        for number in numbers:
+            gradients = step(model, forward, tokens(number))
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter -= 1e-4 * gradients[name]
+
+    model, controller, forward = make(1)
+    train(model, forward, [0, 1])
+    state = copy.deepcopy((model.state_dict(), controller.state_dict()))
+    model.eval()
+    with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=False):
+        torch.testing.assert_close(forward(tokens()), model(tokens()))
+    model.train()
+    train(model, forward, [2, 3])
+    other, controller, forward = make(2)
+    other.load_state_dict(state[0])
+    controller.load_state_dict(state[1])
+    train(other, forward, [2, 3])
+    assert controller.saved.tally.packed >= 8
+    assert all(map(torch.equal, model.parameters(), other.parameters()))
+
+
+def test_two_threads_train_one_model():
+    model = block()
+    controller = sg.compress(model, saved=SMALL, seed=1)
+    forward = torch.compile(model)
+    found = {}
+
+    def run(number):
+        x = tokens(number).requires_grad_()
+        found[number] = [torch.autograd.grad(forward(x).square().sum(), x)[0] for _ in range(5)]
+
+    forward(tokens().requires_grad_())  # compiles
+    threads = [threading.Thread(target=run, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert controller.state_dict()["slimgrad_saved.draws"][1] == 11
+    plain = block()
+    for number, gradients in found.items():
+        x = tokens(number).requires_grad_()
+        (exact,) = torch.autograd.grad(plain(x).square().sum(), x)
+        for gradient in gradients:
+            assert 1e-4 < (gradient - exact).norm() / exact.norm() < 0.1
+
+
 def test_gradients_are_unbiased():
     plain, model = chain(), chain()
     sg.compress(model, saved=sg.Saved(bits=2, min_elements=64), seed=3)
@@ -366,6 +426,21 @@ def test_blocks_that_are_compiled_pack_their_inputs():
     counted = sg.saved_bytes(packed, (tokens(),))
     assert counted.plain > 1.5 * counted.total and counted.left
     assert tally.left.get(Left.NO_GRADIENT, (0, 0))[1] < 3 * size
+
+
+def test_two_compressed_models_in_one_graph():
+    """Each with its own settings; the first counts for both."""
+    plain = nn.Sequential(block(1), block(2))
+    eager, model = copy.deepcopy(plain), copy.deepcopy(plain)
+    for both in (eager, model):
+        controllers = [
+            sg.compress(both[i], saved=sg.Saved(8 - 4 * i, min_elements=64), seed=i) for i in (0, 1)
+        ]
+    exact, a = step(plain, plain, tokens()), step(eager, eager, tokens())
+    b = step(model, torch.compile(model, fullgraph=True), tokens())
+    assert largest_error(exact, b) < 1.5 * largest_error(exact, a)
+    assert {"8 bits", "4 bits"} <= set(controllers[0].saved.tally.kinds)
+    assert controllers[1].saved.tally.packed == 0
 
 
 def test_a_graph_break():
@@ -517,6 +592,14 @@ class Counting(torch._inductor.custom_graph_pass.CustomPartitionerFn):
 
     def uuid(self):
         return f"counting {id(self)}"  # so that no cache has it
+
+
+def test_options_without_a_partitioner():
+    """They replace inductor's settings, where ours is."""
+    model = block()
+    controller = sg.compress(model, saved=SMALL, seed=1)
+    step(model, torch.compile(model, options={"custom_partitioner_fn": None}), tokens())
+    assert controller.saved.tally.packed >= 8
 
 
 @pytest.mark.parametrize("how", ["options", "settings"])

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <slimgrad/error.h>
@@ -9,6 +10,8 @@
 #include <torch/nn.h>
 
 #include <optional>
+#include <set>
+#include <string_view>
 #include <thread>
 
 namespace slimgrad {
@@ -160,6 +163,24 @@ TEST(SavedTensors, ActsUnderItsGuardInItsThreadAlone) {
   }
   EXPECT_EQ(SavedTally::sum(outer.tally().packed).tensors, 3);
   EXPECT_EQ(SavedTally::sum(inner.tally().packed).tensors, 0);
+}
+
+TEST(SavedTensors, GraphsInSeveralThreadsDrawFromOneState) {
+  constexpr int kDraws = 20000;
+  const SavedTensors saved_tensors({.bits = 4}, 1);
+  const auto begin = c10::Dispatcher::singleton()
+                         .findSchemaOrThrow("slimgrad::begin_saved_", "")
+                         .typed<at::Tensor(const at::Tensor&, std::int64_t, std::string_view)>();
+  std::vector<std::int64_t> seeds(2 * kDraws);
+  const auto draw_from = [&](int first) {
+    for (int i = first; i < first + kDraws; ++i)
+      seeds[i] = begin.call(saved_tensors.draws(), 0, "").item<std::int64_t>();
+  };
+  std::thread other(draw_from, kDraws);
+  draw_from(0);
+  other.join();
+  EXPECT_EQ(saved_tensors.state()[1].item<std::int64_t>(), 2 * kDraws);
+  EXPECT_EQ(std::set(seeds.begin(), seeds.end()).size(), seeds.size());
 }
 
 template <typename Action>
