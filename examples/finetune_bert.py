@@ -191,7 +191,7 @@ def main() -> None:
     own, trained = {}, model
     if bits or arguments.gradients:
         own["compression"] = sg.compress(model, arguments.gradients, seed=arguments.seed, **bits)
-    if ranks > 1:  # after compress(); with one bucket, so that a resumed run has the same bits
+    if ranks > 1:  # after compress(); in one bucket, so that a resumed run draws the same numbers
         trained = DistributedDataParallel(model, bucket_cap_mb=1000)
         own["exchange"] = sg.distributed.register(trained, arguments.codec)
         torch.manual_seed(sg.derive_seed(arguments.seed, rank))  # of dropout

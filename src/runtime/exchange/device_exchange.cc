@@ -121,10 +121,7 @@ void DeviceExchange::code(Job& job, const std::vector<Frame>& frames, const Layo
           return;
         }
         const at::Tensor& residual = piece.residual;
-        if (residual.defined()) {
-          if (stage == kSpread) piece.values.add_(residual);
-          residual.copy_(piece.values);
-        }
+        if (residual.defined() && stage == kSpread) add_residual(piece);  // otherwise sum() did
         torch_ops::pack_uniform_into(piece.values, layout.bits, is_stochastic,
                                      derive_seed(seed, {piece.key}), codes);
         if (!residual.defined()) return;
@@ -153,7 +150,7 @@ void DeviceExchange::sum(const Job& job, const Layout& layout, const at::Tensor&
   std::vector<at::Tensor> sums;
   std::vector<const Piece*> pieces;
   for_pieces(job.own, [&](const Piece& piece) {
-    if (piece.residual.defined()) piece.values.add_(piece.residual);
+    if (piece.residual.defined()) add_residual(piece);
     const bool in_place = job.type == at::kFloat && own <= 1;
     sums.push_back(in_place ? piece.values
                             : at::full({piece.values.numel()}, -0.0,
@@ -166,7 +163,8 @@ void DeviceExchange::sum(const Job& job, const Layout& layout, const at::Tensor&
     if (rank == own) {
       for (const Piece* piece : pieces) {
         const at::Tensor& one = sums[i++];
-        if (!one.is_same(piece->values)) one.add_(piece->values);
+        if (!one.is_same(piece->values))
+          one.add_(piece->residual.defined() ? piece->residual : piece->values);
       }
       continue;
     }
@@ -189,6 +187,7 @@ void DeviceExchange::sum(const Job& job, const Layout& layout, const at::Tensor&
   const at::Tensor divisor = at::full({}, job.divide_by, sums[0].options());
   for (std::size_t i = 0; i < sums.size(); ++i) {
     if (job.divide_by != 1) sums[i].div_(divisor);
+    if (pieces[i]->residual.defined()) pieces[i]->residual.copy_(sums[i]);
     if (!sums[i].is_same(pieces[i]->values)) pieces[i]->values.copy_(sums[i]);
   }
 }

@@ -18,8 +18,7 @@ at::Tensor Engine::code(Job& job, std::size_t index, const Frame& frame, Stage s
   for (const Piece& piece : frame) {
     if (!piece.residual.defined()) continue;
     replace = true;
-    if (stage == kSpread) piece.values.add_(piece.residual);
-    piece.residual.copy_(piece.values);
+    if (stage == kSpread) add_residual(piece);  // otherwise sum() did
   }
   std::uint8_t* const bytes = bytes_of(buffer);
   const std::size_t size =
@@ -48,11 +47,13 @@ void Engine::sum(Job& job, std::size_t index, const Frame& frame) {
   std::vector<at::Tensor> sums;
   std::int64_t num_values = 0;
   for (const Piece& piece : frame) {
-    if (piece.residual.defined()) piece.values.add_(piece.residual);
+    if (piece.residual.defined()) add_residual(piece);
     num_values += piece.values.numel();
   }
-  // a + b is b + a: the first two summands may come in either order.
-  const bool in_place = job.type == at::kFloat && rank_ <= 1;
+  // a + b is b + a: the first two summands may come in either order. But what a rank sent to all
+  // has no zeros where others skip values, and a zero may have a sign: all begin with the same one.
+  const bool is_sent_to_all = !job.for_all.empty();
+  const bool in_place = job.type == at::kFloat && rank_ <= 1 && !is_sent_to_all;
   at::Tensor scratch;
   if (in_place) {
     for (const Piece& piece : frame) sums.push_back(piece.values);
@@ -61,7 +62,7 @@ void Engine::sum(Job& job, std::size_t index, const Frame& frame) {
     std::int64_t first = 0;
     for (const Piece& piece : frame) {
       const std::int64_t count = piece.values.numel();
-      sums.push_back(scratch.narrow(0, first, count).fill_(-0.0));  // adds nothing
+      sums.push_back(scratch.narrow(0, first, count).fill_(is_sent_to_all ? 0.0 : -0.0));
       first += count;
     }
   }
@@ -69,11 +70,14 @@ void Engine::sum(Job& job, std::size_t index, const Frame& frame) {
     if (rank != rank_) {
       decode(job, rank, index, frame, sums, true);
     } else if (!in_place) {
-      for (std::size_t i = 0; i < frame.size(); ++i) sums[i].add_(frame[i].values);
+      for (std::size_t i = 0; i < frame.size(); ++i)
+        sums[i].add_(frame[i].residual.defined() ? frame[i].residual : frame[i].values);
     }
   }
   if (job.divide_by != 1)
     for (at::Tensor& one : sums) one.div_(job.divide_by);
+  for (std::size_t i = 0; i < frame.size(); ++i)
+    if (frame[i].residual.defined()) frame[i].residual.copy_(sums[i]);
   if (in_place) return;
   for (std::size_t i = 0; i < frame.size(); ++i) frame[i].values.copy_(sums[i]);
   buffers_.give_back(std::move(scratch));

@@ -16,6 +16,11 @@ constexpr std::int64_t kCut = 1024;
 
 }  // namespace
 
+void add_residual(const Piece& piece) {
+  piece.residual.add_(piece.values);
+  piece.values.copy_(piece.residual);
+}
+
 std::vector<Place> shard_ends(const std::vector<std::int64_t>& lengths, int count,
                               std::int64_t smallest) {
   const auto total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});

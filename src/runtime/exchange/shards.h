@@ -18,6 +18,9 @@ struct Piece {
   std::uint64_t key;    // names it for random draws
   at::Tensor residual;  // the same slice of what rounding lost before; undefined: none
 };
+// Error feedback: what earlier rounding lost is sent with the values. The residual becomes what is
+// to be sent, in float32; the values are that, rounded to their type. REQUIRES: a residual.
+void add_residual(const Piece& piece);
 // What is coded and sent in one go.
 using Frame = std::vector<Piece>;
 
