@@ -392,7 +392,7 @@ def checks() -> Iterator[Check]:
         )
     yield Check("encode at a rate", ("coding/uniform", "coding/open_levels"), _rates)
     yield Check("encode the largest", ("coding/largest",), _largest)
-    yield Check("delta", ("coding/delta_scan",), _deltas)
+    yield Check("delta", ("coding/delta_scan", "coding/delta_write"), _deltas)
     yield Check("add decoded gradients", ("coding/uniform", "coding/escapes"), _added)
     kernels = ("sparse/compact_rows", "sparse/compact_columns", "sparse/sums", "sparse/transpose")
     for dtype in DTYPES:

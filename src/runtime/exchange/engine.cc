@@ -107,7 +107,8 @@ void Engine::work(Worker& worker) {
     try {
       (this->*worker.run)(*job);
     } catch (const Failed&) {  // whoever failed tells all
-    } catch (const Fault& fault) {
+    } catch (Fault& fault) {
+      fault.is_indirect = fault.is_loss && worker.run == &Engine::gather;
       fail(*job, fault);
     } catch (const std::exception& error) {
       fail(*job, {first_line(error)});
@@ -328,7 +329,11 @@ void Engine::fail(const Job& job, Fault fault) {
       // A rank that is gone may have stopped for a reason, which others know.
       const auto known = [&] { return std::ranges::find(faults_, false, &Fault::is_loss); };
       changed_.wait_for(lock, kFirstWords, [&] { return known() != faults_.end(); });
-      if (known() != faults_.end()) fault = *known();
+      if (known() != faults_.end())
+        fault = *known();
+      else
+        fault =
+            *std::ranges::min_element(faults_, {}, &Fault::is_indirect);  // the first direct one
     }
     group = job.group_;
   }

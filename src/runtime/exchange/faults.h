@@ -14,6 +14,9 @@ struct Fault {
   std::string text;
   bool is_loss = false;    // of another rank
   bool is_report = false;  // of another rank's fault
+  // Found while sums of others were gathered: the rank that does not answer may itself wait for a
+  // third one, which is found while the own sum is made.
+  bool is_indirect = false;
 };
 
 // Which cause was the first of the group, as its store has it; `told`, which is this rank's, if the

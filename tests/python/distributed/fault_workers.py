@@ -185,6 +185,7 @@ def copied(rank, world, port, results):
 
 def interrupted(rank, world, port, results):
     """Ctrl-C in rank 1, while the others exchange."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     torch.set_num_threads(1)
     join_group(rank, world, port)
 
