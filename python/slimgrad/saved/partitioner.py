@@ -78,11 +78,14 @@ class As:
     back: fx.Node
 
 
-def _value_of(node: fx.Node) -> torch.Tensor:
-    """The fake tensor of a node that was made."""
-    values = (each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args)
+def _set_value(node: fx.Node) -> None:
+    """Gives a node that was made its fake tensor, and its inputs the strides that they have here:
+    without "eager_input_vals" inductor hands over the result of a convolution in another order of
+    memory, and the words are of that order."""
+    values = tuple(each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args)
+    node.meta["eager_input_vals"] = (values, {})
     with torch.no_grad():
-        return node.target(*values)
+        node.meta["val"] = node.target(*values)
 
 
 class Packing:
@@ -243,7 +246,7 @@ class Packing:
             arguments = (saved.node, seed, next(self._numbers), bits, group, rounding)
         with graph.inserting_after(after):
             words = graph.call_function(target, arguments)
-        words.meta["val"] = _value_of(words)
+        _set_value(words)
         words.meta["how"] = how
         self._count("packed", saved.kind, plain, num_bytes(words.meta["val"]))
         return words

@@ -108,6 +108,22 @@ class Attention(nn.Module):
         return y + (scores * scores) @ v if self.twice else y
 
 
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_of_convolutions(order, dynamic):
+    """On the CPU inductor lays them out as channels_last, whatever the graph says: words must have
+    the order of memory that backward expects."""
+    torch.manual_seed(0)
+    parts = nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
+    plain = nn.Sequential(*parts, nn.Conv2d(16, 8, 3, padding=1)).to(memory_format=order)
+    x = torch.randn(4, 8, 16, 16).to(memory_format=order)
+    model = copy.deepcopy(plain)
+    controller = sg.compress(model, saved=NEAREST)
+    found = step(model, torch.compile(model, fullgraph=True, dynamic=dynamic), x)
+    assert controller.saved.tally.kinds["8 bits"][0] >= 2
+    assert 1e-4 < largest_error(step(plain, plain, x), found) < 0.05
+
+
 def test_of_a_softmax_the_result_is_packed():
     """And not what it reads, -inf included."""
     torch.manual_seed(0)
