@@ -23,8 +23,8 @@ Two jobs as users have them, with every setting beside plain training; a row is 
 is what autograd saves in the forward pass of the first batch, *sent* what a rank sends in the
 whole run. *Step* is the time of a training step as a ratio to a plain step, timed by turns in one
 process; *peak* is the peak of resident memory less what is resident between steps. *Difference*
-is the mean over the setting's seeds less that over plain training's. Runs of one seed start from
-the same weights and see the same batches; on machines whose matrix products round differently
+is from plain training with the same seeds, a mean. Runs of one seed start from the same weights
+and see the same batches; on machines whose matrix products round differently
 they differ as two seeds do. An empty cell was not measured."""
 
 
@@ -91,8 +91,10 @@ class Rows:
     ends: dict[int, dict]
     measured: dict
 
-    def mean(self, metric: str) -> float:
-        return statistics.mean(end[metric] for end in self.ends.values())
+    def less(self, plain: Rows, metric: str) -> float:
+        """The mean of the differences from plain training with the same seeds."""
+        both = self.ends.keys() & plain.ends.keys()
+        return statistics.mean(self.ends[seed][metric] - plain.ends[seed][metric] for seed in both)
 
 
 def read(folder: Path, job: str) -> dict[str, Rows]:
@@ -118,7 +120,7 @@ def _line(name: str, rows: Rows, plain: Rows, target: Target) -> list[str]:
     values = " ".join(target.show(end[target.metric]) for end in ends)
     difference = saved = sent = step = peak = ""
     if ends and name != "plain":
-        difference = target.show(rows.mean(target.metric) - plain.mean(target.metric), "+")
+        difference = target.show(rows.less(plain, target.metric), "+")
     if ends:
         fewer = ends[0]["plain_saved_bytes"] / ends[0]["saved_bytes"]
         saved = f"{ends[0]['saved_bytes'] / 1e6:.1f} MB"
@@ -142,7 +144,7 @@ def _statement(found: dict[str, Rows], target: Target, wanted: list[str]) -> str
     own = [end[target.metric] for end in plain.ends.values()]
     noise = max(target.noise, max(own) - min(own))
     better_by = {
-        name: (plain.mean(target.metric) - rows.mean(target.metric)) * (1 if target.is_loss else -1)
+        name: rows.less(plain, target.metric) * (-1 if target.is_loss else 1)
         for name, rows in trained.items()
     }
 
@@ -150,7 +152,7 @@ def _statement(found: dict[str, Rows], target: Target, wanted: list[str]) -> str
         return ", ".join(f"`{name}`" for name in chosen) or "none"
 
     text = (
-        f"Differences of up to {target.show(noise)}{target.suffix} say nothing "
+        f"Differences of up to {target.show(noise)}{target.suffix} may be chance "
         f"({target.why_noise}). Worse than plain training by more: "
         f"{names(n for n, by in better_by.items() if by < -noise)}. "
         f"Better by more: {names(n for n, by in better_by.items() if by > noise)}."
