@@ -41,7 +41,7 @@ class DeltaScratch {
     constexpr std::size_t kSize = delta_format::kLaneValues + kernels::kMarkMargin;
     return positions_.reserve(kernels::kMostTurns * kSize) + lane * kSize;
   }
-  // Of a lane.
+  // The symbols of a lane, and their raw bits.
   kernels::KeptSymbol* kept(std::size_t lane) {
     return kept_.reserve(kernels::kMostTurns * delta_format::kLaneValues) +
            lane * delta_format::kLaneValues;
